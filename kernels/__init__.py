@@ -1,0 +1,1 @@
+"""One public function per device operation, each with interchangeable backends."""

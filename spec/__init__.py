@@ -1,0 +1,1 @@
+"""The scheduling protocol as data: the one place where a protocol fact is written."""
