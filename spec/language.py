@@ -449,7 +449,14 @@ def show(expr: Expr | int, nested: bool = False) -> str:
             return f"not {show(inner, True)}"
         if expr.kind == "ite":
             text = " ".join(
-                ("if", show(expr.args[0], True), "then", show(expr.args[1], True), "else", show(expr.args[2], True))
+                (
+                    "if",
+                    show(expr.args[0], True),
+                    "then",
+                    show(expr.args[1], True),
+                    "else",
+                    show(expr.args[2], True),
+                )
             )
         else:
             text = f" {_INFIX[expr.kind]} ".join(show(arg, True) for arg in expr.args)

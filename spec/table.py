@@ -62,8 +62,8 @@ class Channel:
     kind: Literal["control", "tensor"]
     fields: tuple[tuple[str, Domain], ...]
     payload: str = ""
-    lag: Expr = Const(0)
-    capacity: Expr = Const(2)
+    lag: Expr = field(default=Const(0))
+    capacity: Expr = field(default=Const(2))
     doc: str = ""
 
     def source_places(self) -> frozenset[str]:

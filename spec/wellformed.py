@@ -9,7 +9,6 @@ import itertools
 from collections import Counter
 
 import networkx
-
 from headway.spec.language import (
     Domain,
     Environment,
@@ -17,7 +16,6 @@ from headway.spec.language import (
     Got,
     Past,
     Posted,
-    Range,
     Slot,
     SpecError,
     ThisPass,
@@ -201,7 +199,10 @@ def _check_guards(role: Role, location: str) -> None:
     rows = role.rows_at(location)
     atoms = guard_atoms(rows)
     for instance in _INSTANCES:
-        parameters = {**instance, "R": {"solo": 0, "first": 0, "middle": 1, "last": instance["P"] - 1}[role.place]}
+        parameters = {
+            **instance,
+            "R": {"solo": 0, "first": 0, "middle": 1, "last": instance["P"] - 1}[role.place],
+        }
         choices = [_atom_values(role, atom, parameters) for atom in atoms]
         size = 1
         for values in choices:
@@ -238,7 +239,12 @@ def _holds(guard: Expr, atoms: dict[Expr, Value], parameters: dict[str, int]) ->
         if lag == 0:
             variables[name] = value
     env = Environment(
-        variables, parameters, {}, lambda name, lag: lags[(name, lag)], lambda channel: held[channel], this_pass
+        variables,
+        parameters,
+        {},
+        lambda name, lag: lags[(name, lag)],
+        lambda channel: held[channel],
+        this_pass,
     )
     return bool(evaluate(guard, env))
 
@@ -260,8 +266,6 @@ def _check_channels(protocol: Protocol) -> None:
                         if isinstance(r.operation, other) and r.operation.channel == channel.name
                     ]
                     raise SpecError(
-                        f"table {protocol.name!r}: row {rows[0] if rows else '(none)'} uses {channel.name!r}, "
-                        f"but role {role.name!r} has no row to {verb} it"
+                        f"table {protocol.name!r}: row {rows[0] if rows else '(none)'} uses "
+                        f"{channel.name!r}, but role {role.name!r} has no row to {verb} it"
                     )
-
-
