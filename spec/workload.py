@@ -36,12 +36,12 @@ class Workload:
         return self._following(role)
 
     def _deciding(self, role: Role) -> Role:
-        waiting, left, arrivals = Var("waiting"), Var("left"), Var("arrivals")
+        waiting, arrivals = Var("waiting"), Var("arrivals")
         resident = Past("left", Param("L"))
         lost = Past("returned_void", Param("L") - OUTPUT_LAG)
         owed = ite(lost, resident + 1, resident)  # passes that this slot's request still needs
         arrived, launched = Got("arrived"), Got("launch")
-        nothing = owed.eq(0) & (waiting.eq(0) | Var("quiet").lt(Param("L")))
+        nothing = owed.eq(0) & (waiting.eq(0) | Var("quiet").lt(Param("L") - 1))
         may_plan = ite(launched, ~owed.eq(0) | ~waiting.eq(0), nothing & Got("digest").eq(0))
         starts = owed.eq(0)
 
