@@ -20,6 +20,7 @@ from headway.spec.language import (
     Past,
     Posted,
     Range,
+    Slot,
     ThisPass,
     Var,
     ite,
@@ -77,7 +78,7 @@ CHANNELS = (
     ),
 )
 
-REGISTERS = ("requests", "decision", "hidden", "output")
+REGISTERS = ("requests", "decision", "batch", "hidden", "output")
 
 LAUNCH = Variable("launch", Bool(), False, "rank 0 launched this pass")
 DIGEST = Variable("digest", Identity(), 0, "digest of the members of this pass's batch")
@@ -156,7 +157,7 @@ def take_requests(steps: Steps) -> None:
 
 def plan(steps: Steps) -> None:
     """Rank 0 decides what the pass runs."""
-    decide = Local("plan", ("pass", "slot"), ("decision",), (("launch", Bool()), ("digest", Identity())))
+    decide = Local("plan", (PASS, Slot()), ("decision", "batch"), (("launch", Bool()), ("digest", Identity())))
     steps.do("plan", decide, (("launch", Got("launch")), ("digest", Got("digest"))))
 
 
@@ -170,7 +171,7 @@ def honour(steps: Steps) -> None:
         ("upstream", Got("launch") & ~Got("void")),
     )
     steps.do("receive decision", received, facts)
-    own = Local("honour", ("decision", "digest"), ("decision",), (("honoured", Bool()),))
+    own = Local("honour", ("decision", digest), ("decision", "batch"), (("honoured", Bool()),))
     steps.do(
         "honour",
         own,
@@ -218,7 +219,7 @@ def first_role() -> Role:
     plan(steps)
     post_decision(steps, FALSE)
     steps.do("flush hidden states", Await("proxy"), when=Posted("proxy"))
-    steps.do("launch", Local("forward_first", ("decision",), ("hidden",), nature="compute"), when=launch)
+    steps.do("launch", Local("forward_first", ("batch",), ("hidden",), nature="compute"), when=launch)
     due = Past("launch", OUTPUT_LAG)
     identity = (("pass", PASS - OUTPUT_LAG), ("digest", Past("digest", OUTPUT_LAG)))
     steps.do(
@@ -228,7 +229,7 @@ def first_role() -> Role:
         when=due,
         otherwise=(("returned_void", FALSE),),
     )
-    steps.do("apply output", Local("apply_output", ("output", "returned_void")), when=due)
+    steps.do("apply output", Local("apply_output", (PASS - OUTPUT_LAG, "output", Var("returned_void"))), when=due)
     post_hidden_states(steps, launch)
     steps.do("flush decision", Await("decision"))
     steps.do("flush chain", Await("chain"))
@@ -248,7 +249,7 @@ def middle_role() -> Role:
     post_decision(steps, void)
     take_hidden_states(steps)
     steps.do("flush hidden states", Await("proxy"), when=Posted("proxy"))
-    forward = Local("forward_middle", ("decision", "hidden"), ("hidden",), nature="compute")
+    forward = Local("forward_middle", ("batch", "hidden"), ("hidden",), nature="compute")
     steps.do("launch", forward, when=will_launch)
     post_hidden_states(steps, will_launch)
     steps.do("flush decision", Await("decision"))
@@ -266,7 +267,7 @@ def last_role() -> Role:
     steps.branch("stop here", stop, "settle output")
     honour(steps)
     take_hidden_states(steps)
-    forward = Local("forward_last", ("decision", "hidden"), ("output",), nature="compute")
+    forward = Local("forward_last", ("batch", "hidden"), ("output",), nature="compute")
     steps.do("launch", forward, when=will_launch)
     steps.do("report void", Local("void_output", ("decision",), ("output",)), when=launch & ~will_launch)
     steps.do("flush output", Await("output"), when=Posted("output"))
@@ -291,8 +292,8 @@ def solo_role() -> Role:
     steps.do("learn requests", Local("learn_requests", ("requests",)))
     steps.branch("stop here", stop, "end")
     plan(steps)
-    steps.do("launch", Local("forward_solo", ("decision",), ("output",), nature="compute"), when=launch)
-    steps.do("apply output", Local("apply_output", ("output", "returned_void")), when=launch)
+    steps.do("launch", Local("forward_solo", ("batch",), ("output",), nature="compute"), when=launch)
+    steps.do("apply output", Local("apply_output", (PASS - OUTPUT_LAG, "output", Var("returned_void"))), when=launch)
     rows = next_pass(steps.rows("take requests"), "take requests", COUNT_QUIET)
     return Role("solo", "solo", (LAUNCH, DIGEST, STOP, QUIET, RETURNED_VOID), rows, "take requests")
 

@@ -118,13 +118,13 @@ class Gate:
 class Local:
     """Call one binding with the declared inputs. It touches no wire.
 
-    `reads` and `writes` name registers; `reads` may also name variables, `pass` and `slot`. `returns` are the
-    declared outcomes: the values that may come back, each within its domain. `nature` says what it waits for:
+    `reads` are registers (by name) and expressions over this rank's variables; `writes` are registers. `returns` are
+    the declared outcomes: the values that may come back, each within its domain. `nature` says what it waits for:
     "step" nothing, "compute" this rank's model, "idle" the outside world (it may block without bound).
     """
 
     binding: str
-    reads: tuple[str, ...] = ()
+    reads: tuple[str | Expr, ...] = ()
     writes: tuple[str, ...] = ()
     returns: tuple[tuple[str, Domain], ...] = ()
     nature: Literal["step", "compute", "idle"] = "step"
@@ -277,6 +277,8 @@ def row_expressions(row: Row) -> Iterator[Expr]:
     if isinstance(row.operation, Receive):
         for _, expr in row.operation.expect:
             yield expr
+    if isinstance(row.operation, Local):
+        yield from (read for read in row.operation.reads if isinstance(read, Expr))
 
 
 def history_depths(role: Role, parameters: dict[str, int]) -> dict[str, int]:

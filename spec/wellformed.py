@@ -123,10 +123,12 @@ def _check_row(protocol: Protocol, role: Role, row: Row) -> None:
         elif isinstance(operation, Receive):
             _check_fields(operation.expect, channel, before, complete=False)
     elif isinstance(operation, Local):
-        known = {*protocol.registers, *before.variables, "pass", "slot"}
-        for name in operation.reads:
-            if name not in known or name in ghosts:
-                raise SpecError(f"reads {name!r}, which is no register or variable")
+        for read in operation.reads:
+            if isinstance(read, Expr):
+                type_of(read, before)
+                _no_ghost(read, ghosts, "the binding's input")
+            elif read not in protocol.registers:
+                raise SpecError(f"reads {read!r}, which is no register; known: {', '.join(protocol.registers)}")
         for name in operation.writes:
             if name not in protocol.registers:
                 raise SpecError(f"writes {name!r}, which is no register; known: {', '.join(protocol.registers)}")

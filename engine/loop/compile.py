@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headway.engine.loop.expressions import python_source
-from headway.spec.language import TRUE, Bool, Domain, Enum, Range, SpecError, static_value
+from headway.spec.language import TRUE, Bool, Domain, Enum, Expr, Range, SpecError, static_value
 from headway.spec.table import Await, Gate, Local, Post, Protocol, Receive, Role, Row, history_depths
 
 
@@ -81,7 +81,7 @@ def _state_source(protocol: Protocol, role: Role, depths: Mapping[str, int]) -> 
     histories = [f"h_{name}" for name in depths]
     return [
         "class State:",
-        f"    __slots__ = {tuple(['n', *variables, *histories, *held, *registers])!r}",
+        f"    __slots__ = {('n', *variables, *histories, *held, *registers)!r}",
         "    def __init__(self):",
         "        self.n = 0",
         *(f"        self.v_{variable.name} = {variable.initial!r}" for variable in role.variables),
@@ -128,7 +128,7 @@ def _row_source(
     elif isinstance(operation, Gate):
         lines = [f"enter({index}, s.n)", f"gate_{operation.channel}({index}, s.n)"]
     elif isinstance(operation, Local):
-        lines = _local_source(operation, role, index, parameters)
+        lines = _local_source(operation, index, parameters)
     else:
         lines = [f"enter({index}, s.n)"]
     if row.effects:
@@ -168,16 +168,8 @@ def _receive_source(protocol: Protocol, operation: Receive, index: int, paramete
     return [*lines, f"{payload} = payload"]
 
 
-def _local_source(operation: Local, role: Role, index: int, parameters: Mapping[str, int]) -> list[str]:
-    variables = {variable.name for variable in role.variables}
-    inputs = []
-    for name in operation.reads:
-        if name == "pass":
-            inputs.append("s.n")
-        elif name == "slot":
-            inputs.append(f"s.n % {parameters['L']}")
-        else:
-            inputs.append(f"s.v_{name}" if name in variables else f"s.r_{name}")
+def _local_source(operation: Local, index: int, parameters: Mapping[str, int]) -> list[str]:
+    inputs = [python_source(read, parameters) if isinstance(read, Expr) else f"s.r_{read}" for read in operation.reads]
     outputs = [f"s.r_{name}" for name in operation.writes] + [f"got_{name}" for name, _ in operation.returns]
     call = f"call_{operation.binding}({', '.join(inputs)})"
     lines = [f"enter({index}, s.n)", f"{', '.join(outputs)} = {call}" if outputs else call]
