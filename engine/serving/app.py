@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
-
 from headway.engine.serving.client import EngineClient
 from headway.engine.serving.errors import ErrorBody, ErrorDetail, ServingError, Unavailable
 from headway.engine.serving.metrics import Metrics
 from headway.engine.serving.responses import Health, ModelCard, ModelList
 from headway.engine.serving.service import Limits, Service, TextCodec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 
 def _json(data: msgspec.Struct, status: int = 200) -> Response:

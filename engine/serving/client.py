@@ -12,9 +12,8 @@ from typing import NamedTuple
 import msgspec
 import zmq
 import zmq.asyncio
-
 from headway.engine.messages import Abort, Gauges, Generated, Intake, Report, Sampling, Stop, Submit
-from headway.engine.serving.errors import GenerationFailed, ServingError, Unavailable
+from headway.engine.serving.errors import GenerationFailed, Unavailable
 
 
 class Job(NamedTuple):
@@ -36,46 +35,43 @@ class Generation:
     def __init__(self, engine: EngineClient, requests: Sequence[int]) -> None:
         self.requests = list(requests)
         self._engine = engine
-        self._running = dict.fromkeys(requests)
-        self._reports: asyncio.Queue[Generated | ServingError] = asyncio.Queue()
+        # Those whose last report has not been handed out, in order.
+        self._open = dict.fromkeys(requests)
+        self._reports: asyncio.Queue[Generated | Unavailable] = asyncio.Queue()
 
     def __aiter__(self) -> Generation:
         return self
 
     async def __anext__(self) -> Generated:
-        if self._reports.empty() and not self._running:
-            raise StopAsyncIteration
-        report = await self._reports.get()
-        if isinstance(report, ServingError):
-            raise report
-        return report
+        while self._open:
+            report = await self._reports.get()
+            if isinstance(report, Unavailable):
+                raise report
+            if report.request not in self._open:
+                continue  # Aborted, while this was in the queue.
+            if report.finish:
+                del self._open[report.request]
+            if report.finish == "error":
+                raise GenerationFailed(report.error, code="generation_failed")
+            if report.finish == "abort":
+                raise Unavailable("the engine aborted the request", code="aborted")
+            return report
+        raise StopAsyncIteration
 
     def abort(self, request: int) -> None:
         """Takes no more of `request`, which must be one of these; no effect if it has finished."""
-        if request in self._running:
-            del self._running[request]
+        if request in self._open:
+            del self._open[request]
             self._engine.abort(request)
 
     def close(self) -> None:
         """Aborts what has not finished."""
-        for request in list(self._running):
+        for request in list(self._open):
             self.abort(request)
 
-    def deliver(self, report: Generated) -> None:
-        """For the client: a report of one of the requests that run."""
-        if report.finish:
-            del self._running[report.request]
-        if report.finish == "error":
-            self._reports.put_nowait(GenerationFailed(report.error, code="generation_failed"))
-        elif report.finish == "abort":
-            self._reports.put_nowait(Unavailable("the engine aborted the request", code="aborted"))
-        else:
-            self._reports.put_nowait(report)
-
-    def end(self, failure: ServingError) -> None:
-        """For the client: no reports follow, because of `failure`."""
-        self._running.clear()
-        self._reports.put_nowait(failure)
+    def deliver(self, report: Generated | Unavailable) -> None:
+        """For the client: a report of one of these requests, or why none will follow."""
+        self._reports.put_nowait(report)
 
 
 class _Wires(NamedTuple):
@@ -197,7 +193,7 @@ class EngineClient:
     def _end_all(self, message: str) -> None:
         code = "shutting_down" if message == _SHUTTING_DOWN else "engine_failed"
         for generation in dict.fromkeys(self._running.values()):
-            generation.end(Unavailable(message, code=code))
+            generation.deliver(Unavailable(message, code=code))
         self._running.clear()
         self._all_ended.set()
 
@@ -205,11 +201,10 @@ class EngineClient:
         """Delivers reports until cancelled. A report that cannot be read is a failure of the engine."""
         decoder = msgspec.msgpack.Decoder(Report)
         while True:
-            frame = await reports.recv()
             try:
-                report = decoder.decode(frame)
-            except msgspec.MsgspecError as failure:
-                self.fail(f"rank 0 sent a report that cannot be read: {failure}")
+                report = decoder.decode(await reports.recv())
+            except (msgspec.MsgspecError, zmq.ZMQError) as failure:
+                self.fail(f"a report of rank 0 cannot be read: {failure}")
                 return
             if isinstance(report, Gauges):
                 self.gauges = report

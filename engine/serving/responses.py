@@ -8,9 +8,8 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
-
 from headway.engine.serving.text import Piece
+from msgspec import UNSET, UnsetType
 
 AnswerObject = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
 
@@ -24,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """What `return_token_ids` adds to a choice: the ids of the prompt (whole, or in the first chunk) and of the text."""
+    """What `return_token_ids` adds to a choice: ids of the prompt (in a stream: in the first chunk) and the text."""
 
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
@@ -75,7 +74,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[Choice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
 
 
@@ -135,7 +134,7 @@ class Format(ABC):
         ]
         return self._answer(self.whole_object, choices, usage)
 
-    def _answer(self, kind: AnswerObject, choices: list[Choice], usage: Usage | None | UnsetType) -> Answer:
+    def _answer(self, kind: AnswerObject, choices: list[Choice], usage: Usage | UnsetType | None) -> Answer:
         return Answer(
             id=self._id,
             object=kind,

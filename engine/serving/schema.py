@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
-from pydantic_core import PydanticCustomError
-
 from headway.engine.messages import Sampling
 from headway.engine.serving.errors import InvalidRequest
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 4

@@ -11,9 +11,6 @@ import jinja2
 import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import ValidationError
-from starlette.types import Receive, Scope, Send
-
 from headway.engine.serving import schema
 from headway.engine.serving.client import EngineClient, Job
 from headway.engine.serving.errors import InvalidRequest, NotFound, ServingError, invalid_request, shown
@@ -21,6 +18,8 @@ from headway.engine.serving.generate import Choices
 from headway.engine.serving.metrics import Metrics
 from headway.engine.serving.responses import ChatFormat, CompletionFormat, Format
 from headway.engine.serving.text import Detokenizer, TextStream
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
 
 Body = TypeVar("Body", bound=schema.Request)
 
