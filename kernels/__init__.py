@@ -1,1 +1,20 @@
-"""One public function per device operation, each with interchangeable backends."""
+"""The operations that models are made of, one method each on a `Kernels` object; its backend is chosen once, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from headway.kernels.base import AttentionPlan, AttentionShape, Kernels, SamplingBatch
+from headway.kernels.reference import ReferenceKernels
+
+__all__ = ["BACKENDS", "AttentionPlan", "AttentionShape", "Kernels", "SamplingBatch", "load_kernels"]
+
+BACKENDS: dict[str, Callable[[torch.device | str], Kernels]] = {"reference": ReferenceKernels}
+
+
+def load_kernels(name: str, device: torch.device | str = "cpu") -> Kernels:
+    """The backend called `name`, working on `device`. Raises ValueError for a name that is not in `BACKENDS`."""
+    if name not in BACKENDS:
+        raise ValueError(f"kernels: no backend {name!r}; allowed: {', '.join(BACKENDS)}")
+    return BACKENDS[name](device)

@@ -1,0 +1,29 @@
+"""What every source of a model gives: its config, its tensors by Hugging Face name, its tokenizer."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection
+
+from headway.models.config import ModelConfig
+from headway.models.tokenizer import Tokenizer
+from torch import Tensor
+
+
+class Checkpoint(abc.ABC):
+    """A model's files. Weights are mapped and read on demand; a rank touches only what it asks for."""
+
+    source: str  # path, for messages
+    config: ModelConfig
+
+    @abc.abstractmethod
+    def tensor_names(self) -> Collection[str]:
+        """The Hugging Face names of all tensors."""
+
+    @abc.abstractmethod
+    def read_into(self, name: str, destination: Tensor) -> None:
+        """Copy a tensor into `destination`, in its dtype and on its device. Raises ModelError if the shapes differ."""
+
+    @abc.abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer and its chat template. Raises ModelError."""
