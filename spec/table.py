@@ -281,6 +281,17 @@ def row_expressions(row: Row) -> Iterator[Expr]:
         yield from (read for read in row.operation.reads if isinstance(read, Expr))
 
 
+def gated_channels(protocol: Protocol) -> frozenset[str]:
+    """Channels whose receivers wait at a readiness gate."""
+    return frozenset(r.operation.channel for role in protocol.roles for r in role.rows if isinstance(r.operation, Gate))
+
+
+def record_width(protocol: Protocol) -> int:
+    """The most fields that any row posts, receives or returns."""
+    returns = [len(r.operation.returns) for role in protocol.roles for r in role.rows if isinstance(r.operation, Local)]
+    return max([0, *returns, *(len(channel.fields) for channel in protocol.channels)])
+
+
 def history_depths(role: Role, parameters: dict[str, int]) -> dict[str, int]:
     """For each variable that some row reads from the past: how many passes back, at most."""
     depths: dict[str, int] = {}

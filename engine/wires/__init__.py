@@ -1,7 +1,7 @@
 """The only place where ranks send, receive or wait. Each wire declares the transport contract that it keeps."""
 
 from headway.engine.wires.codec import ControlCodec, TensorCodec
-from headway.engine.wires.gates import FifoGate, GateKeeper
+from headway.engine.wires.gates import FifoGate, GateKeeper, gate_path
 from headway.engine.wires.gloo import GlooIncoming, GlooOutgoing, join_group, leave_group
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "GlooIncoming",
     "GlooOutgoing",
     "TensorCodec",
+    "gate_path",
     "join_group",
     "leave_group",
 ]

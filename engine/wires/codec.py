@@ -25,7 +25,7 @@ class ControlCodec:
 
     def decode(self, tensor: torch.Tensor) -> Any:
         """The payload; raises `msgspec.ValidationError` when the bytes are not of its type."""
-        return self._decoder.decode(tensor.numpy())
+        return self._decoder.decode(tensor.numpy().tobytes())
 
 
 class TensorCodec:

@@ -1,0 +1,5 @@
+"""The model runner of one rank: from the members of a batch to hidden states or tokens."""
+
+from headway.engine.workers.worker import Work, Worker
+
+__all__ = ["Work", "Worker"]

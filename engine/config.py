@@ -1,0 +1,55 @@
+"""What a launcher tells a rank, and where the files of a running pipeline lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headway.engine.scheduling import Limits
+
+
+class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's settings. `pages` is the size of its own KV pool; `refuse` plants refusals for tests."""
+
+    rank: int
+    ranks: int
+    directory: str
+    table: str
+    fingerprint: str
+    model: str
+    limits: Limits
+    pages: int
+    intake: str
+    reports: str
+    load_format: Literal["auto", "dummy"] = "auto"
+    kernels: str = "reference"
+    dtype: str = "float32"
+    seed: int = 0
+    threads: int = 1
+    gate_bound: float = 60.0
+    refuse: list[int] = []
+
+
+class Layout:
+    """Names of the files in a pipeline's directory."""
+
+    def config(self, directory: Path, rank: int) -> Path:
+        """The rank's settings."""
+        return directory / f"rank{rank}.json"
+
+    def ready(self, directory: Path, rank: int) -> Path:
+        """Exists once the rank runs its table."""
+        return directory / f"rank{rank}.ready"
+
+    def error(self, directory: Path, rank: int) -> Path:
+        """One line: why the rank ended."""
+        return directory / f"rank{rank}.error"
+
+    def log(self, directory: Path, rank: int) -> Path:
+        """What the rank wrote to its standard streams."""
+        return directory / f"rank{rank}.log"
+
+
+LAYOUT = Layout()
