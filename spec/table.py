@@ -55,6 +55,10 @@ class Channel:
     what the sender posted in its pass n - `lag`. `fields` are the protocol facts that a message carries;
     `payload` names the register of opaque data that travels with them, or is empty. `capacity` bounds the
     messages posted and not yet received; exceeding it is a violation.
+
+    Channels that name the same `wire` share one FIFO between two ranks, each channel a kind of message on it. A receive
+    takes whatever comes next: its own kind it returns, another kind it stashes for the receive of that kind. A handle
+    is done when its message was taken off the wire, stashed or not.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Channel:
     payload: str = ""
     lag: Expr = field(default=Const(0))
     capacity: Expr = field(default=Const(2))
+    wire: str = ""
     doc: str = ""
 
     def source_places(self) -> frozenset[str]:
