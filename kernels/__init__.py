@@ -1,10 +1,11 @@
-"""The operations that models are made of, one method each on a `Kernels` object; its backend is chosen once, by name."""
+"""The operations that models are made of: methods of a `Kernels` object, whose backend is chosen once, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+
 from headway.kernels.base import AttentionPlan, AttentionShape, Kernels, SamplingBatch
 from headway.kernels.reference import ReferenceKernels
 

@@ -78,6 +78,14 @@ class Kernels(abc.ABC):
         """Rows `token_ids` [T] of `table` [vocabulary, hidden]: [T, hidden]."""
 
     @abc.abstractmethod
+    def pack(self, weight: Tensor) -> Tensor:
+        """`weight` [out, in] in the layout that `linear` of this backend likes best; nothing else may read it."""
+
+    @abc.abstractmethod
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x weight^T + bias for `x` [T, in], a packed `weight` and `bias` [out]: [T, out]."""
+
+    @abc.abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; `x` [T, hidden], `weight` [hidden]."""
 

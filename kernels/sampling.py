@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from headway.kernels.base import SamplingBatch
 from torch import Tensor
+
+from headway.kernels.base import SamplingBatch
 
 _CANDIDATES = 256  # sorted first when looking for a top-p threshold; rows that need more are sorted in full
 
@@ -24,26 +25,29 @@ def sample_tokens(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     return greedy.index_copy(0, rows, scores.argmax(-1))
 
 
-def candidate_threshold(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The smallest score [S] float32 that top-k then top-p keep, in each row of `scores` [S, vocabulary]."""
+def candidate_threshold(scores: Tensor, top_k: Tensor, top_p: Tensor, count: int = _CANDIDATES) -> Tensor:
+    """The smallest score [S] that top-k then top-p keep in each row of `scores` [S, vocabulary].
+
+    Sorts `count` candidates first, and all of them for the rows where those have too little probability.
+    """
     vocabulary = scores.shape[-1]
-    count = min(vocabulary, max(_CANDIDATES, int(top_k.max())))
+    count = min(vocabulary, max(count, int(top_k.max())))
     ordered = scores.topk(count).values
-    limited = top_k > 0
-    last = torch.where(limited, top_k.clamp(max=vocabulary), vocabulary)  # how many candidates top-k leaves
-    kth = torch.where(limited, ordered.gather(1, (last.clamp(max=count) - 1)[:, None]).squeeze(1), -torch.inf)
+    last = top_k.clamp(1, count) - 1
+    kth = torch.where(top_k > 0, ordered.gather(1, last[:, None]).squeeze(1), -torch.inf)
     nucleus = top_p < 1
     if not nucleus.any():
         return kth
     total = scores.masked_fill(scores < kth[:, None], -torch.inf).logsumexp(-1, keepdim=True)
-    if count < vocabulary and ((ordered - total).exp().sum(-1) < top_p)[nucleus].any():
-        ordered = scores.sort(-1, descending=True).values
-    ordered = ordered.masked_fill(ordered < kth[:, None], -torch.inf)
-    probability = (ordered - total).exp()
-    before = probability.cumsum(-1) - probability  # mass of larger candidates; a token is kept while that is < top_p
-    kept = (before < top_p[:, None]).sum(-1).clamp(min=1)
+    probability = (ordered.masked_fill(ordered < kth[:, None], -torch.inf) - total).exp()
+    through = probability.cumsum(-1)
+    kept = (through - probability < top_p[:, None]).sum(-1).clamp(min=1)  # while larger ones have less than top_p
     pth = ordered.gather(1, (kept - 1)[:, None]).squeeze(1)
-    return torch.where(nucleus, torch.maximum(pth, kth), kth)
+    threshold = torch.where(nucleus, torch.maximum(pth, kth), kth)
+    short = nucleus & (through[:, -1] < top_p) & (ordered[:, -1] > kth)
+    if count < vocabulary and short.any():
+        threshold[short] = candidate_threshold(scores[short], top_k[short], top_p[short], vocabulary)
+    return threshold
 
 
 def exponential_variates(seed: Tensor, position: Tensor, vocabulary: int) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection
 
+from torch import Tensor
+
 from headway.models.config import ModelConfig
 from headway.models.tokenizer import Tokenizer
-from torch import Tensor
 
 
 class Checkpoint(abc.ABC):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
+
 from headway.models.errors import ModelError
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor
+
 from headway.kernels import AttentionPlan, AttentionShape, Kernels
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import ModelConfig
@@ -13,7 +14,6 @@ from headway.models.kv_cache import KvCache
 from headway.models.partition import StageSpan
 from headway.models.rotary import rotary_table
 from headway.models.weights import StageWeights, load_stage_weights
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Stage:
         positions: int | None = None,
     ) -> Stage:
         """Read this rank's layers, and nothing else, from `checkpoint`. Raises ModelError."""
-        weights = load_stage_weights(checkpoint, span, dtype, device)
+        weights = load_stage_weights(checkpoint, span, kernels, dtype, device)
         return cls(checkpoint.config, span, weights, kernels, positions)
 
     def plan(self, batch: StageBatch, page_size: int) -> AttentionPlan:
@@ -92,20 +92,20 @@ class Stage:
                 x = kernels.rms_norm(residual, layer.input_norm, eps)
             else:
                 x, residual = kernels.add_rms_norm(delta, residual, layer.input_norm, eps)
-            qkv = F.linear(x, layer.qkv, layer.qkv_bias)
+            qkv = kernels.linear(x, layer.qkv, layer.qkv_bias)
             queries = kernels.rope_write(
                 qkv, batch.positions, self.rotary, batch.write_slots, keys, values, layer.head_norms, eps
             )
-            delta = F.linear(kernels.attend(queries, keys, values, plan), layer.output)
+            delta = kernels.linear(kernels.attend(queries, keys, values, plan), layer.output)
             x, residual = kernels.add_rms_norm(delta, residual, layer.ffn_norm, eps)
-            delta = F.linear(kernels.silu_mul(F.linear(x, layer.gate_up)), layer.down)
+            delta = kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down)
         if delta is None:
             raise ValueError("stage: no layers")
         if self.weights.head is None or self.weights.final_norm is None:
             return residual + delta
         rows = batch.logit_rows
         x, _ = kernels.add_rms_norm(delta[rows], residual[rows], self.weights.final_norm, eps)
-        return F.linear(x, self.weights.head)
+        return kernels.linear(x, self.weights.head)
 
     def _input(self, batch: StageBatch, hidden: Tensor | None) -> Tensor:
         if self.weights.embedding is not None:

@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Collection
 
 import torch
+from torch import Tensor
+
 from headway.models.checkpoint import Checkpoint
 from headway.models.tokenizer import Tokenizer
 from headway.models.weights import expected_tensors
-from torch import Tensor
 
 
 class DummyCheckpoint(Checkpoint):

@@ -7,13 +7,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import config_from_gguf
 from headway.models.errors import ModelError
 from headway.models.gguf_file import GgufFile
 from headway.models.tokenizer import Tokenizer
 from headway.models.tokenizer_files import tokenizer_from_gguf
-from torch import Tensor
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",

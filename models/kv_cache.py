@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from headway.models.config import ModelConfig
 from torch import Tensor
+
+from headway.models.config import ModelConfig
 
 
 @dataclass(frozen=True)

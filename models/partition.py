@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from headway.models.errors import ModelError
 
 

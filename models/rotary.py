@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from headway.models.config import Llama3Scaling, ModelConfig
 from torch import Tensor
+
+from headway.models.config import Llama3Scaling, ModelConfig
 
 
 def rotary_table(config: ModelConfig, positions: int, device: torch.device | str = "cpu") -> Tensor:

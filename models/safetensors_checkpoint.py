@@ -6,14 +6,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import config_from_hugging_face
 from headway.models.errors import ModelError
 from headway.models.json_file import read_json
 from headway.models.tokenizer import Tokenizer
 from headway.models.tokenizer_files import tokenizer_from_folder
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 

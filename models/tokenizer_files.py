@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+
 from headway.models.errors import ModelError
 from headway.models.json_file import read_json
 from headway.models.tokenizer import ChatTemplateError, Tokenizer
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CONTROL, _USER_DEFINED = 3, 4  # GGUF token types that are matched in the text before the merges

@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from headway.kernels import Kernels
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import ModelConfig
 from headway.models.errors import ModelError
 from headway.models.partition import StageSpan
-from torch import Tensor
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One decoder layer. Matrices are [out, in]; `qkv` stacks queries, keys, values; `gate_up` gate, up."""
+    """One decoder layer. Matrices are packed; `qkv` stacks queries, keys, values; `gate_up` gate, up."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -31,7 +33,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class StageWeights:
-    """What one rank holds: `embedding` on the first, `final_norm` and `head` on the last, one tensor if both and tied."""
+    """What one rank holds: `embedding` on the first, `final_norm` and `head` on the last."""
 
     layers: tuple[LayerWeights, ...]
     embedding: Tensor | None
@@ -64,9 +66,16 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def load_stage_weights(
-    checkpoint: Checkpoint, span: StageSpan, dtype: torch.dtype, device: torch.device | str = "cpu"
+    checkpoint: Checkpoint,
+    span: StageSpan,
+    kernels: Kernels,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
 ) -> StageWeights:
-    """Read the layers of `span` to `device`. Missing, left-over or misshapen tensors raise ModelError."""
+    """Read the layers of `span` to `device` and pack their matrices for `kernels`.
+
+    Missing, left-over or misshapen tensors raise ModelError.
+    """
     config = checkpoint.config
     shapes = expected_tensors(config)
     _check_names(checkpoint, shapes)
@@ -79,26 +88,31 @@ def load_stage_weights(
             checkpoint.read_into(name, part)
         return stacked
 
+    def matrix(*names: str) -> Tensor:
+        return kernels.pack(load(*names))
+
     def layer(index: int) -> LayerWeights:
         attention, mlp = f"model.layers.{index}.self_attn.", f"model.layers.{index}.mlp."
         return LayerWeights(
             input_norm=load(f"model.layers.{index}.input_layernorm.weight"),
-            qkv=load(*(f"{attention}{name}_proj.weight" for name in "qkv")),
+            qkv=matrix(*(f"{attention}{name}_proj.weight" for name in "qkv")),
             qkv_bias=load(*(f"{attention}{name}_proj.bias" for name in "qkv")) if config.qkv_bias else None,
             head_norms=(load(f"{attention}q_norm.weight"), load(f"{attention}k_norm.weight"))
             if config.qk_norm
             else None,
-            output=load(f"{attention}o_proj.weight"),
+            output=matrix(f"{attention}o_proj.weight"),
             ffn_norm=load(f"model.layers.{index}.post_attention_layernorm.weight"),
-            gate_up=load(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
-            down=load(f"{mlp}down_proj.weight"),
+            gate_up=matrix(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
+            down=matrix(f"{mlp}down_proj.weight"),
         )
 
     embedding = load(EMBEDDING) if span.first else None
     head = None
     if span.last:
-        shared = config.tied_embeddings and embedding is not None
-        head = embedding if shared else load(EMBEDDING if config.tied_embeddings else HEAD)
+        shared = embedding if config.tied_embeddings else None  # on one rank, both ends use the same tensor
+        if shared is None:
+            shared = load(EMBEDDING if config.tied_embeddings else HEAD)
+        head = kernels.pack(shared)
     return StageWeights(
         layers=tuple(layer(index) for index in range(span.begin, span.end)),
         embedding=embedding,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from headway.kernels import Kernels
 from headway.models import Checkpoint, Stage, StageBatch, allocate_kv_cache, partition
 
