@@ -7,6 +7,6 @@ calls `fail` when a rank dies, and `drain` before it ends.
 from headway.engine.serving.app import create_app
 from headway.engine.serving.client import EngineClient, Generation, Job
 from headway.engine.serving.server import Server, listen
-from headway.engine.serving.service import Limits, TextCodec
+from headway.engine.serving.service import Bounds, ServedModel, TextCodec
 
-__all__ = ["EngineClient", "Generation", "Job", "Limits", "Server", "TextCodec", "create_app", "listen"]
+__all__ = ["Bounds", "EngineClient", "Generation", "Job", "ServedModel", "Server", "TextCodec", "create_app", "listen"]

@@ -8,37 +8,40 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
 from headway.engine.serving.client import EngineClient
 from headway.engine.serving.errors import ErrorBody, ErrorDetail, ServingError, Unavailable
 from headway.engine.serving.metrics import Metrics
 from headway.engine.serving.responses import Health, ModelCard, ModelList
-from headway.engine.serving.service import Limits, Service, TextCodec
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
+from headway.engine.serving.service import Bounds, ServedModel, Service, TextCodec
 
 
 def _json(data: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(data), status, media_type="application/json")
 
 
+DEFAULT_BOUNDS = Bounds()
+
+
 def create_app(
     engine: EngineClient,
     tokenizer: TextCodec,
-    model_name: str,
-    limits: Limits,
+    model: ServedModel,
     *,
+    bounds: Bounds = DEFAULT_BOUNDS,
     seed: int = 0,
-    fingerprint: str | None = None,
     routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """The server of one model. It starts `engine` when it starts, and closes it when it ends.
 
-    Args: `seed` starts the sequence of seeds for requests that bring none; `fingerprint` is told to clients as
-    `system_fingerprint`; `routers` are mounted beside the routes here.
+    Args: `seed` starts the sequence of seeds for requests that bring none; `routers` are mounted beside the routes
+    here.
     """
     metrics = Metrics(lambda: engine.gauges)
-    service = Service(engine, tokenizer, model_name, limits, seed, fingerprint, metrics)
-    card = ModelCard(model_name, int(time.time()))
+    service = Service(engine, tokenizer, model, bounds, seed, metrics)
+    card = ModelCard(model.name, int(time.time()), model.context)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -57,7 +60,7 @@ def create_app(
         return _json(ModelList([card]))
 
     @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
+    async def model_card(name: str) -> Response:
         service.check_model(name)
         return _json(card)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import zmq
 import zmq.asyncio
+
 from headway.engine.messages import Abort, Gauges, Generated, Intake, Report, Sampling, Stop, Submit
 from headway.engine.serving.errors import GenerationFailed, Unavailable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 
 import msgspec
@@ -65,8 +66,8 @@ class Unavailable(ServingError):
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as an error message quotes it: one line, bounded."""
-    text = repr(value)
+    """A JSON value as an error message quotes it: one line, bounded."""
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
@@ -77,7 +78,7 @@ def field_path(location: tuple[str | int, ...]) -> str:
 
 
 # Errors whose input is the whole enclosing object, or the whole body, which a message should not quote.
-_UNQUOTED = frozenset({"missing", "json_invalid", "json_type", "model_type"})
+_UNQUOTED = frozenset({"missing", "json_invalid", "json_type"})
 
 
 def invalid_request(failure: ValidationError) -> InvalidRequest:

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import msgspec
-from headway.engine.serving.text import Piece
 from msgspec import UNSET, UnsetType
+
+from headway.engine.serving.text import Piece
 
 AnswerObject = Literal["chat.completion", "chat.completion.chunk", "text_completion"]
 
@@ -81,6 +82,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class ModelCard(msgspec.Struct, frozen=True):
     id: str
     created: int
+    max_model_len: int
     object: Literal["model"] = "model"
     owned_by: str = "headway"
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from headway.engine.messages import Sampling
-from headway.engine.serving.errors import InvalidRequest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
+
+from headway.engine.messages import Sampling
+from headway.engine.serving.errors import InvalidRequest, shown
 
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 4
@@ -30,7 +31,7 @@ def only(*allowed: object) -> Callable[[object], object]:
 
     def check(value: object) -> object:
         if value is not None and not any(_same(value, each) for each in allowed):
-            choices = " or ".join(["null", *(repr(each) for each in allowed)])
+            choices = " or ".join(["null", *(shown(each) for each in allowed)])
             raise PydanticCustomError("unsupported_value", "not supported; allowed is {choices}", {"choices": choices})
         return value
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-import jinja2
 import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
 from headway.engine.serving import schema
 from headway.engine.serving.client import EngineClient, Job
 from headway.engine.serving.errors import InvalidRequest, NotFound, ServingError, invalid_request, shown
@@ -18,8 +20,6 @@ from headway.engine.serving.generate import Choices
 from headway.engine.serving.metrics import Metrics
 from headway.engine.serving.responses import ChatFormat, CompletionFormat, Format
 from headway.engine.serving.text import Detokenizer, TextStream
-from pydantic import ValidationError
-from starlette.types import Receive, Scope, Send
 
 Body = TypeVar("Body", bound=schema.Request)
 
@@ -27,19 +27,28 @@ Body = TypeVar("Body", bound=schema.Request)
 class TextCodec(Protocol):
     """What the server needs of a tokenizer. `encode` and `render_chat` raise ValueError for what they cannot take."""
 
-    vocab_size: int
-    stop_tokens: Sequence[int]
-
-    def encode(self, text: str) -> list[int]: ...
-    def render_chat(self, messages: list[dict[str, str]]) -> str: ...
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]: ...
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str: ...
     def detokenizer(self) -> Detokenizer: ...
 
 
-class Limits(NamedTuple):
-    """`context`: most tokens of a prompt and its output together. `choices`: most choices of one HTTP request, over
-    all its prompts. `body`: most bytes of an HTTP request's body."""
+class ServedModel(NamedTuple):
+    """What clients are told of the model, and what their requests are held to.
 
+    `context`: most tokens of a prompt and its output together; `vocab_size`: token ids are below it; `stop_tokens`:
+    those that end a text; `fingerprint`: the answers' `system_fingerprint`.
+    """
+
+    name: str
     context: int
+    vocab_size: int
+    stop_tokens: Sequence[int]
+    fingerprint: str | None = None
+
+
+class Bounds(NamedTuple):
+    """Most choices of one HTTP request, over all its prompts, and most bytes of its body."""
+
     choices: int = 16
     body: int = 2 << 20
 
@@ -47,22 +56,21 @@ class Limits(NamedTuple):
 class Service:
     """Answers completions and chat completions.
 
-    Args: `seed` starts the sequence of seeds for requests that bring none, so that a server that gets the same
-    requests in the same order answers the same; `fingerprint` is told to clients as `system_fingerprint`.
+    `seed` starts the sequence of seeds for requests that bring none, so that a server that gets the same requests in
+    the same order answers the same.
     """
 
     def __init__(
         self,
         engine: EngineClient,
         tokenizer: TextCodec,
-        model: str,
-        limits: Limits,
+        model: ServedModel,
+        bounds: Bounds,
         seed: int,
-        fingerprint: str | None,
         metrics: Metrics,
     ) -> None:
         self._engine, self._tokenizer, self._metrics = engine, tokenizer, metrics
-        self._model, self._limits, self._fingerprint = model, limits, fingerprint
+        self._model, self._bounds = model, bounds
         self._seeds = random.Random(seed)
 
     async def chat(self, request: Request) -> Response:
@@ -81,9 +89,9 @@ class Service:
 
     def check_model(self, name: str | None) -> None:
         """Raises `NotFound` where `name` is not the model that is served; None stands for it."""
-        if name is not None and name != self._model:
+        if name is not None and name != self._model.name:
             raise NotFound(
-                f"model: {shown(name)} does not exist; allowed is {self._model!r}",
+                f"model: {shown(name)} does not exist; allowed is {shown(self._model.name)}",
                 param="model",
                 code="model_not_found",
             )
@@ -94,12 +102,12 @@ class Service:
         received, chunks = 0, []
         async for chunk in request.stream():
             received += len(chunk)
-            if received <= self._limits.body:
+            if received <= self._bounds.body:
                 chunks.append(chunk)
-            elif received > 16 * self._limits.body:
+            elif received > 16 * self._bounds.body:
                 break  # What is read and dropped up to here lets an ordinary client see the answer.
-        if received > self._limits.body:
-            raise InvalidRequest(f"body: more than {self._limits.body} bytes", code="body_too_long")
+        if received > self._bounds.body:
+            raise InvalidRequest(f"body: more than {self._bounds.body} bytes", code="body_too_long")
         try:
             body = kind.model_validate_json(b"".join(chunks))
         except ValidationError as failure:
@@ -110,15 +118,15 @@ class Service:
 
     def _check_count(self, prompts: int, body: schema.Request) -> None:
         n = 1 if body.n is None else body.n
-        if prompts * n > self._limits.choices:
+        if prompts * n > self._bounds.choices:
             raise InvalidRequest(
-                f"n: {n} for {prompts} prompt(s); allowed are up to {self._limits.choices} choices in all", param="n"
+                f"n: {n} for {prompts} prompt(s); allowed are up to {self._bounds.choices} choices in all", param="n"
             )
 
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
-            return await self._encoded("prompt", lambda: self._tokenizer.encode(prompt))
-        last = self._tokenizer.vocab_size - 1
+            return await self._encoded("prompt", lambda: self._tokenizer.encode(prompt, add_special_tokens=True))
+        last = self._model.vocab_size - 1
         if (wrong := next((token for token in prompt if not 0 <= token <= last), None)) is not None:
             raise InvalidRequest(f"prompt: token id {shown(wrong)}; allowed is 0 to {last}", param="prompt")
         return prompt
@@ -127,22 +135,22 @@ class Service:
         # In a thread: a long text must not hold up the streams of others.
         try:
             return await asyncio.to_thread(encode)
-        except (ValueError, jinja2.TemplateError) as failure:
+        except ValueError as failure:
             raise InvalidRequest(f"{param}: {failure}", param=param) from failure
 
     def _max_tokens(self, body: schema.Request, prompt: list[int], param: str) -> int:
-        room = self._limits.context - len(prompt)
+        room = self._model.context - len(prompt)
         if not prompt:
             raise InvalidRequest(f"{param}: empty; allowed is at least one token", param=param)
         if room < 1:
             message = (
-                f"{param}: {len(prompt)} tokens; allowed are up to {self._limits.context - 1}, to leave room for one"
+                f"{param}: {len(prompt)} tokens; allowed are up to {self._model.context - 1}, to leave room for one"
             )
             raise InvalidRequest(message, param=param, code="context_length_exceeded")
         if body.token_limit is not None and body.token_limit > room:
             message = (
                 f"max_tokens: {body.token_limit}; allowed are up to {room}, which the prompt of {len(prompt)} tokens "
-                f"leaves of the context of {self._limits.context}"
+                f"leaves of the context of {self._model.context}"
             )
             raise InvalidRequest(message, param="max_tokens", code="context_length_exceeded")
         return room if body.token_limit is None else body.token_limit
@@ -153,17 +161,19 @@ class Service:
         n = 1 if body.n is None else body.n
         limits = [self._max_tokens(body, prompt, param) for prompt in prompts]
         seed = self._seeds.getrandbits(63) if body.seed is None else body.seed
-        stop_tokens = [] if body.ignore_eos else list(self._tokenizer.stop_tokens)
+        stop_tokens = [] if body.ignore_eos else list(self._model.stop_tokens)
         jobs, texts = [], []
         for prompt, limit in zip(prompts, limits, strict=True):
             for choice in range(n):
                 # The same prompt with the same seed gives the same choices, whatever prompts come with it.
-                sampling = body.sampling((seed + choice) % (schema.MAX_SEED + 1), self._tokenizer.vocab_size)
+                sampling = body.sampling((seed + choice) % (schema.MAX_SEED + 1), self._model.vocab_size)
                 jobs.append(Job(prompt, limit, stop_tokens, sampling))
                 texts.append(TextStream(self._tokenizer.detokenizer(), body.stop, stop_tokens))
         choices = Choices(self._engine, self._metrics, jobs, texts, sum(map(len, prompts)))
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        shape = format_(self._model, self._fingerprint, n, prompts if body.return_token_ids else None, with_usage)
+        shape = format_(
+            self._model.name, self._model.fingerprint, n, prompts if body.return_token_ids else None, with_usage
+        )
         if body.stream:
             return _EventStream(choices, _events(choices, shape, with_usage))
         try:

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 class Detokenizer(Protocol):
     """One generation's detokenizer: the concatenation of what it returns is the text of all tokens."""
 
-    def push(self, token: int) -> str:
-        """The text that `token` completes; empty while a character is incomplete."""
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The text that `token_ids` complete; empty while a character is incomplete."""
 
     def flush(self) -> str:
         """What is left when no token follows."""
@@ -77,7 +77,7 @@ class TextStream:
         text = ""
         for used, token in enumerate(tokens, start=1):
             if token not in self._stop_tokens:
-                text += self._stops.push(self._detokenizer.push(token))
+                text += self._stops.push(self._detokenizer.add([token]))
             if self._stops.stopped:
                 return Piece(text, list(tokens[:used]), "stop")
         if not finish:
