@@ -105,7 +105,7 @@ def _bindings(config: RankConfig, program: Program) -> tuple[FollowerBindings, i
         owner = LeaderBindings(books, worker, config.rank, Scheduler(limits), desk)
     else:
         owner = FollowerBindings(books, worker, config.rank, _refusals(config.refuse))
-    return owner, checkpoint.config.hidden, dtype
+    return owner, checkpoint.config.hidden_size, dtype
 
 
 def _refusals(ordinals: list[int]) -> Any:

@@ -435,7 +435,7 @@ def show(expr: Expr | int, nested: bool = False) -> str:
     if isinstance(expr, Past):
         return f"{expr.name}@(n-{show(expr.lag, True)})"
     if isinstance(expr, Posted):
-        return f"posted[{expr.channel}]"
+        return f"posted({expr.channel})"
     if isinstance(expr, ThisPass):
         return "n"
     if isinstance(expr, Slot):

@@ -1,4 +1,4 @@
-"""The live wait-for graph: which rank is at which row, waiting on whom; read from the rings, so it works when all hang."""
+"""The live wait-for graph: which rank is at which row, waiting on whom; read from the rings, so all may hang."""
 
 from headway.engine.watchdog.diagnosis import Position, Stall, diagnose, positions
 

@@ -32,7 +32,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """A pipeline that has stopped: every rank's position and the ring of ranks that wait for one another, if there is one."""
+    """A pipeline that has stopped: where every rank stands, and the ring of ranks that wait for one another, if any."""
 
     positions: list[Position]
     cycle: list[int]
