@@ -29,7 +29,7 @@ class DummyCheckpoint(Checkpoint):
             destination.fill_(1)
             return
         generator = torch.Generator(destination.device)
-        generator.manual_seed(self.seed * 2**32 + zlib.crc32(name.encode()))
+        generator.manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))  # a CPU generator takes 32 bits of seed
         values = torch.empty(destination.shape, dtype=torch.float32, device=destination.device)
         destination.copy_(values.normal_(0, 0.02, generator=generator))
 

@@ -1,11 +1,16 @@
-"""A small driver for tests: runs sequences through chained stages, with pages of its own."""
+"""A small driver for the tests of models: it runs sequences through chained stages, with pages of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
-from headway.kernels import Kernels
-from headway.models import Checkpoint, Stage, StageBatch, allocate_kv_cache, partition
+from headway.kernels import Kernels, load_kernels
+from headway.models import SMOLLM2, Checkpoint, Stage, StageBatch, allocate_kv_cache, open_checkpoint, partition
+
+torch.set_num_threads(1)
 
 
 class Pipeline:
@@ -68,3 +73,14 @@ class Pipeline:
         while len(tokens) < count:
             tokens.append(int(self.step({name: tokens[-1:]})[name].argmax()))
         return tokens
+
+
+@pytest.fixture(scope="session")
+def make_pipeline() -> Callable[..., Pipeline]:
+    """Pipeline(checkpoint, ...) with the reference kernels."""
+    return lambda checkpoint, **options: Pipeline(checkpoint, load_kernels("reference"), **options)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Checkpoint:
+    return open_checkpoint(SMOLLM2)
