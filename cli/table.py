@@ -11,7 +11,7 @@ from rich.table import Table
 from headway.cli import USAGE_ERROR
 from headway.spec.catalog import load_table
 from headway.spec.language import SpecError, show
-from headway.spec.table import Await, Fields, Gate, Local, Operation, Post, Receive, Role
+from headway.spec.table import Await, Collective, Fields, Gate, Local, Operation, Post, Probe, Receive, Role
 
 SUMMARY = "print a protocol table: location, guard, operation, effect, next"
 
@@ -71,4 +71,8 @@ def operation_text(operation: Operation) -> str:
         reads = ", ".join(show(read) if not isinstance(read, str) else read for read in operation.reads)
         gives = ", ".join([*operation.writes, *(name for name, _ in operation.returns)])
         return f"{operation.binding}({reads})" + (f" -> {gives}" if gives else "")
+    if isinstance(operation, Probe):
+        return f"probe {operation.channel} -> ready"
+    if isinstance(operation, Collective):
+        return f"collective {operation.name}"
     return "-"

@@ -96,10 +96,16 @@ class Receive:
 
 @dataclass(frozen=True)
 class Post:
-    """Start sending a message on `channel` and keep the handle; what this may wait for is the transport's contract."""
+    """Start sending a message on `channel` and keep the handle; what this may wait for is the transport's contract.
+
+    Posting while the last handle is still held breaks custody. Two faulty ways to treat handles exist for models:
+    "drop" keeps none, "overwrite" forgets the last one for the new one. A send whose handle is forgotten before its
+    receive is posted is lost (see `transports`).
+    """
 
     channel: str
     fields: Fields
+    handle: Literal["keep", "drop", "overwrite"] = "keep"
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,33 @@ class Await:
 class Gate:
     """Block until the sender of `channel` has attempted the message that this rank will receive next.
 
-    Waiting beyond the bound of the gate is a fail-stop that names the sender.
+    Waiting beyond the bound of the gate is a fail-stop that names the sender. `counter` is the evidence: "attempted"
+    counts a message when the sender is at its post, "sent" when the post has returned. With the scope "wire", messages
+    of every channel on the wire count (wrong evidence, for models).
     """
 
     channel: str
+    counter: Literal["attempted", "sent"] = "attempted"
+    scope: Literal["channel", "wire"] = "channel"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Look, without blocking, whether a gate with these parameters would be open: returns the condition `ready`.
+
+    What comes back depends on timing, so a table with a probe is not confluent. Models only.
+    """
+
+    channel: str
+    counter: Literal["attempted", "sent"] = "attempted"
+    scope: Literal["channel", "wire"] = "channel"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Block until every rank has entered the collective of this name as often as this one. Models only."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -135,7 +164,7 @@ class Local:
     nature: Literal["step", "compute", "idle"] = "step"
 
 
-Operation: TypeAlias = Receive | Post | Await | Gate | Local | None
+Operation: TypeAlias = Receive | Post | Await | Gate | Probe | Collective | Local | None
 
 
 @dataclass(frozen=True)
@@ -249,6 +278,8 @@ class Protocol:
             fields = dict(self.channel(row.operation.channel).fields)
         elif row is not None and isinstance(row.operation, Local):
             fields = dict(row.operation.returns)
+        elif row is not None and isinstance(row.operation, Probe):
+            fields = {"ready": Bool()}
         return Scope(
             {variable.name: variable.domain for variable in role.variables},
             fields,

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 
 import networkx
+
 from headway.spec.language import (
     Domain,
     Environment,
@@ -36,6 +37,7 @@ from headway.spec.table import (
     Gate,
     Local,
     Post,
+    Probe,
     Protocol,
     Receive,
     Role,
@@ -83,7 +85,7 @@ def _check_role(protocol: Protocol, role: Role) -> None:
     posted = {row.operation.channel for row in role.rows if isinstance(row.operation, Post)}
     awaited = {row.operation.channel for row in role.rows if isinstance(row.operation, Await)}
     for row in role.rows:
-        if isinstance(row.operation, Post) and row.operation.channel not in awaited:
+        if isinstance(row.operation, Post) and row.operation.handle != "drop" and row.operation.channel not in awaited:
             raise SpecError(f"row {row.name!r}: posts on {row.operation.channel!r}, which no row awaits")
         if isinstance(row.operation, Await) and row.operation.channel not in posted:
             raise SpecError(f"row {row.name!r}: awaits {row.operation.channel!r}, which no row posts")
@@ -110,7 +112,7 @@ def _check_row(protocol: Protocol, role: Role, row: Row) -> None:
             _no_ghost(expr, ghosts, f"the effect on {name!r}")
     _no_ghost(row.guard, ghosts, "the guard")
     operation = row.operation
-    if isinstance(operation, Post | Receive | Await | Gate):
+    if isinstance(operation, Post | Receive | Await | Gate | Probe):
         channel = protocol.channel(operation.channel)
         sends = isinstance(operation, Post | Await)
         if role.place not in (channel.source_places() if sends else channel.sink_places()):

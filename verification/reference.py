@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import networkx
-from headway.verification.model import Broken, Model, State, Step
+
+from headway.verification.model import Model
+from headway.verification.states import Broken, State, Step
 
 
 @dataclass(frozen=True)

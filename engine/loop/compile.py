@@ -129,8 +129,10 @@ def _row_source(
         lines = [f"enter({index}, s.n)", f"gate_{operation.channel}({index}, s.n)"]
     elif isinstance(operation, Local):
         lines = _local_source(operation, index, parameters)
-    else:
+    elif operation is None:
         lines = [f"enter({index}, s.n)"]
+    else:
+        raise SpecError(f"row {row.name!r}: {type(operation).__name__} exists in models only; no engine runs it")
     if row.effects:
         targets = ", ".join(f"s.v_{name}" for name, _ in row.effects)
         values = ", ".join(python_source(expr, parameters) for _, expr in row.effects)
