@@ -124,12 +124,10 @@ class Scheduler:
         if any(flight.slot == slot for flight in self._flights.values()):
             raise ValueError(f"slot {slot} is planned in pass {pass_number} while a pass of it is in flight")
         batch = Batch(self.limits.max_batch_tokens)
-        preemptions = self._preemptions
         self._yield_page(slot)
         self._decode(slot, batch)
         self._prefill(slot, batch)
-        if preemptions == self._preemptions:
-            self._admit(slot, batch)
+        self._admit(slot, batch)
         if batch.rows:
             self._flights[pass_number] = Flight(slot, batch.rows, batch.requests)
             self._passes += 1
@@ -186,7 +184,11 @@ class Scheduler:
         )
 
     def idle(self) -> bool:
-        """Whether nothing waits, runs or is in flight, and every release has been carried: rank 0 may sleep."""
+        """Whether nothing waits, runs or is in flight, and every release has been carried.
+
+        Rank 0 may sleep only then: passes without a launch do not say it, since slots may be yielding pages to a
+        starved request whose own slot comes next.
+        """
         return not (self.requests or self._released or self._flights)
 
     def stopped(self) -> bool:

@@ -166,6 +166,24 @@ def test_other_slot_is_preempted_only_when_it_is_planned():
     assert shape(driver.step()) == [(1, 4, 1, True)]
 
 
+def test_one_slot_yields_one_page_and_no_more():
+    driver = Driver(scheduler_of(slots=3, pages=3))
+    driver.step(submit(1, 4, 9), submit(2, 4, 9), submit(3, 2, 9))
+    assert [shape(driver.step()) for _ in range(2)] == [[(2, 0, 4, True)], [(3, 0, 2, True)]]
+    assert shape(driver.step()) == []  # request 1 is starved
+    assert shape(driver.step()) == []  # request 2 yields
+    assert shape(driver.step()) == [(3, 2, 1, True)]  # request 3 need not
+    assert shape(driver.step()) == [(1, 4, 1, True)]
+
+
+def test_page_is_kept_for_a_starved_request_only_while_it_lives():
+    driver = Driver(scheduler_of(slots=2, pages=2))
+    driver.step(submit(1, 4, 5), submit(2, 4, 1))
+    driver.step()
+    assert shape(driver.step(submit(3, 8, 1))) == []  # request 1 is starved
+    assert shape(driver.step(Abort(1))) == [(3, 0, 8, True)]
+
+
 def test_abort_while_waiting_running_and_in_flight():
     driver = Driver(scheduler_of(max_batch_rows=1))
     driver.step(submit(1, 2), submit(2, 2))
