@@ -55,7 +55,7 @@ BYTES = ByteTokenizer()
 
 
 def say(text: str | list[int], end: bool = True) -> Script:
-    """Generates the bytes of `text`, or these tokens, one a report, then the stop token; `end` false: then nothing more, ever."""
+    """Generates the bytes of `text`, or these tokens, one a report; then the stop token, or nothing if not `end`."""
 
     def script(new: Submit) -> Iterator[Generated | None]:
         said = list(text.encode()) if isinstance(text, str) else text

@@ -100,7 +100,9 @@ IN_TEXT = [
     ("n", "1", "5 prompt", "up to 4"),
     ("echo", "true", "true", "null or false"),
     ("logprobs", "3", "3", "null or false"),
+    ("logprobs", "0", "0", "null or false"),
     ("best_of", "2", "2", "null or 1"),
+    ("best_of", "true", "true", "null or 1"),
     ("suffix", '"x"', '"x"', "null"),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from headway.engine.messages import Abort, Gauges, Generated, Sampling, Stop, Submit
-from headway.engine.serving import EngineClient, Job, listen
-from headway.engine.serving.errors import Unavailable
+from headway.engine.messages import Abort, Gauges, Generated, Stop, Submit
+from headway.engine.serving import listen
 
 DEADLINE = 10.0
 
@@ -153,22 +151,6 @@ def test_draining_aborts_what_outlasts_the_bound(mortal, speak):
 def test_an_idle_server_drains_at_once(mortal):
     assert mortal.drain(DEADLINE).result(DEADLINE / 2) == 0
     mortal.rank0.await_received(lambda messages: messages == [Stop()])
-
-
-def test_requests_before_rank_0_connects_wait_for_it(tmp_path):
-    async def run() -> None:
-        engine = EngineClient(f"ipc://{tmp_path}/intake", f"ipc://{tmp_path}/reports")
-        with pytest.raises(Unavailable, match="starting"):
-            engine.submit(Job([1], 1, [], Sampling()))
-        await engine.start()
-        generation = engine.submit(Job([1], 1, [], Sampling()), Job([2], 1, [], Sampling()))
-        assert generation.requests == [1, 2]
-        engine.fail("rank 0 never came")
-        with pytest.raises(Unavailable, match="rank 0 never came"):
-            await anext(generation)
-        await engine.close()
-
-    asyncio.run(run())
 
 
 def test_without_a_seed_requests_take_them_from_the_sequence_of_the_server(launch):
