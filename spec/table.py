@@ -34,6 +34,8 @@ from headway.spec.language import (
 
 Fields: TypeAlias = tuple[tuple[str, Expr], ...]
 Place: TypeAlias = Literal["solo", "first", "middle", "last"]
+Path: TypeAlias = Literal["forward", "closing"]
+Kind: TypeAlias = Literal["control", "tensor"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class Channel:
     """
 
     name: str
-    path: Literal["forward", "closing"]
-    kind: Literal["control", "tensor"]
+    path: Path
+    kind: Kind
     fields: tuple[tuple[str, Domain], ...]
     payload: str = ""
     lag: Expr = field(default=Const(0))

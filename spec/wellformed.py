@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import get_args
 
 import networkx
 
@@ -17,6 +18,7 @@ from headway.spec.language import (
     Got,
     Past,
     Posted,
+    Scope,
     Slot,
     SpecError,
     ThisPass,
@@ -35,7 +37,9 @@ from headway.spec.table import (
     Channel,
     Fields,
     Gate,
+    Kind,
     Local,
+    Path,
     Post,
     Probe,
     Protocol,
@@ -54,12 +58,30 @@ def check(protocol: Protocol) -> None:
     """Raise `SpecError` for the first fault found, naming table, role and row."""
     _unique("channel", [channel.name for channel in protocol.channels], protocol.name)
     _unique("role", [role.name for role in protocol.roles], protocol.name)
+    for channel in protocol.channels:
+        try:
+            _check_declaration(protocol, channel)
+        except SpecError as error:
+            raise SpecError(f"table {protocol.name!r}, channel {channel.name!r}: {error}") from error
     for role in protocol.roles:
         try:
             _check_role(protocol, role)
         except SpecError as error:
             raise SpecError(f"table {protocol.name!r}, role {role.name!r}: {error}") from error
     _check_channels(protocol)
+
+
+def _check_declaration(protocol: Protocol, channel: Channel) -> None:
+    for what, value, literal in (("path", channel.path, Path), ("kind", channel.kind, Kind)):
+        if value not in get_args(literal):
+            raise SpecError(f"{what} {value!r}; allowed: {', '.join(get_args(literal))}")
+    _unique("field", [name for name, _ in channel.fields], "fields")
+    if channel.payload and channel.payload not in protocol.registers:
+        known = ", ".join(protocol.registers) or "none"
+        raise SpecError(f"its payload {channel.payload!r} is no register; known: {known}")
+    for what, expr in (("lag", channel.lag), ("capacity", channel.capacity)):
+        if type_of(expr, Scope({}, {}, frozenset())) != "int":
+            raise SpecError(f"the {what} {show(expr)} is no integer")
 
 
 def _unique(what: str, names: list[str], where: str) -> None:
@@ -125,6 +147,7 @@ def _check_row(protocol: Protocol, role: Role, row: Row) -> None:
         elif isinstance(operation, Receive):
             _check_fields(operation.expect, channel, before, complete=False)
     elif isinstance(operation, Local):
+        _unique("field", [name for name, _ in operation.returns], "returns")
         for read in operation.reads:
             if isinstance(read, Expr):
                 type_of(read, before)
@@ -168,6 +191,8 @@ def _check_fields(fields: Fields, channel: Channel, scope: object, complete: boo
 
 
 def _check_shape(role: Role) -> None:
+    if not role.rows_at(role.start):
+        raise SpecError(f"location {role.start!r}: there is no row")
     graph = networkx.DiGraph()
     graph.add_nodes_from(role.locations)
     for row in role.rows:
