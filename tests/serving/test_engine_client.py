@@ -66,12 +66,8 @@ def test_a_generation_ends_when_its_last_request_has(run):
 def test_queued_reports_of_an_aborted_request_are_dropped(run):
     async def test(engine: EngineClient) -> None:
         generation = engine.submit(JOB, JOB)
-        for report in (
-            Generated(1, [4]),
-            Generated(1, [4]),
-            Generated(1, [], "error", "late"),
-            Generated(2, [2], "stop"),
-        ):
+        first, last = Generated(1, [4]), Generated(2, [2], "stop")
+        for report in (first, first, Generated(1, [], "error", "late"), last):
             generation.deliver(report)
         assert await anext(generation) == first
         generation.abort(1)
