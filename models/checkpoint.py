@@ -22,8 +22,12 @@ class Checkpoint(abc.ABC):
         """The Hugging Face names of all tensors."""
 
     @abc.abstractmethod
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, without reading it. Raises ModelError if its file is broken."""
+
+    @abc.abstractmethod
     def read_into(self, name: str, destination: Tensor) -> None:
-        """Copy a tensor into `destination`, in its dtype and on its device. Raises ModelError if the shapes differ."""
+        """Copy a tensor into `destination` of the same shape, in the dtype and on the device that it has."""
 
     @abc.abstractmethod
     def tokenizer(self) -> Tokenizer:

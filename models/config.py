@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -58,10 +59,23 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "ffn_size", "layers", "heads", "kv_heads", "head_dim", "context_length")
-        for name, value in zip(sizes, (getattr(self, name) for name in sizes), strict=True):
-            if value < 1:
-                raise ModelError(f"model config: {name} is {value}; it must be at least 1")
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "ffn_size": self.ffn_size,
+            "layers": self.layers,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "context_length": self.context_length,
+            "sliding_window": 1 if self.sliding_window is None else self.sliding_window,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ModelError(f"model config: {name} is {size}; it must be at least 1")
+        for name, value in (("rms_eps", self.rms_eps), ("rope_theta", self.rope_theta)):
+            if not 0 < value < math.inf:
+                raise ModelError(f"model config: {name} is {value}; it must be positive and finite")
         if self.heads % self.kv_heads:
             raise ModelError(f"model config: kv_heads is {self.kv_heads}; it must divide heads, {self.heads}")
         if self.head_dim % 2:
@@ -100,7 +114,7 @@ def config_from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, An
         layers=_field(raw, "num_hidden_layers", int),
         heads=heads,
         kv_heads=_optional(raw, "num_key_value_heads", int) or heads,
-        head_dim=head_dim or hidden // heads,
+        head_dim=head_dim or hidden // max(heads, 1),
         rms_eps=_field(raw, "rms_norm_eps", float),
         context_length=context,
         rope_theta=theta,
@@ -123,7 +137,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tied: bool, rope_divisors: tup
     _refuse(metadata, "llama.rope.scaling.type", "none")
     heads = _field(metadata, "llama.attention.head_count", int)
     hidden = _field(metadata, "llama.embedding_length", int)
-    head_dim = _optional(metadata, "llama.attention.key_length", int) or hidden // heads
+    head_dim = _optional(metadata, "llama.attention.key_length", int) or hidden // max(heads, 1)
     rotated = _optional(metadata, "llama.rope.dimension_count", int) or head_dim
     if rotated != head_dim:
         raise ModelError(f"GGUF: llama.rope.dimension_count is {rotated}; it must be the head size, {head_dim}")
@@ -150,7 +164,11 @@ def config_from_gguf(metadata: Mapping[str, Any], tied: bool, rope_divisors: tup
 def _rope(raw: Mapping[str, Any], context: int) -> tuple[float, Llama3Scaling | None]:
     """Base and scaling, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
     parameters = _optional(raw, "rope_parameters", dict) or _optional(raw, "rope_scaling", dict) or {}
-    theta = _optional(parameters, "rope_theta", float) or _optional(raw, "rope_theta", float) or 10000.0
+    theta = _optional(parameters, "rope_theta", float)
+    if theta is None:
+        theta = _optional(raw, "rope_theta", float)
+    if theta is None:
+        theta = 10000.0
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     _refuse(parameters, "partial_rotary_factor", 1.0)
     if kind == "default":

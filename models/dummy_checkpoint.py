@@ -19,10 +19,13 @@ class DummyCheckpoint(Checkpoint):
     def __init__(self, base: Checkpoint, seed: int = 0) -> None:
         """`base` gives config and tokenizer; its weights are not read."""
         self.source, self.config, self.seed = base.source, base.config, seed
-        self._base, self._names = base, expected_tensors(base.config)
+        self._base, self._shapes = base, expected_tensors(base.config)
 
     def tensor_names(self) -> Collection[str]:
-        return self._names
+        return self._shapes
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
 
     def read_into(self, name: str, destination: Tensor) -> None:
         if name.endswith("norm.weight"):

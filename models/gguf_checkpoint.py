@@ -11,7 +11,6 @@ from torch import Tensor
 
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import config_from_gguf
-from headway.models.errors import ModelError
 from headway.models.gguf_file import GgufFile
 from headway.models.tokenizer import Tokenizer
 from headway.models.tokenizer_files import tokenizer_from_gguf
@@ -49,15 +48,15 @@ class GgufCheckpoint(Checkpoint):
     def tensor_names(self) -> Collection[str]:
         return self._names.keys()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file.tensors[self._names[name]].shape
+
     def read_into(self, name: str, destination: Tensor) -> None:
-        shape = self._file.tensors[self._names[name]].shape
-        if shape != tuple(destination.shape):
-            raise ModelError(f"{self.source}: tensor {name!r} has shape {shape}; {tuple(destination.shape)} is needed")
         values = torch.from_numpy(self._file.read(self._names[name]))
         if ".q_proj." in name or ".k_proj." in name:
             # llama.cpp rotates neighbours, so its converter interleaved the two halves of each head.
-            halves = values.view(-1, self.config.head_dim // 2, 2, *shape[1:])
-            destination.view(-1, 2, self.config.head_dim // 2, *shape[1:]).copy_(halves.transpose(1, 2))
+            halves = values.view(-1, self.config.head_dim // 2, 2, *values.shape[1:])
+            destination.view(-1, 2, self.config.head_dim // 2, *values.shape[1:]).copy_(halves.transpose(1, 2))
         else:
             destination.copy_(values)
 

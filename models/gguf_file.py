@@ -44,13 +44,13 @@ class GgufFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ModelError(f"{path}: cannot be read: {error}") from error
         self._position = 0
         try:
             self._read_header()
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise ModelError(f"{path}: truncated GGUF file: its header does not end") from error
         except UnicodeDecodeError as error:
             raise ModelError(f"{path}: broken GGUF file: a name is not UTF-8") from error
@@ -61,9 +61,10 @@ class GgufFile:
         data = np.frombuffer(self._data, np.uint8, tensor.size, tensor.offset)
         rows = data.reshape(*tensor.shape[:-1], -1)
         try:
-            return dequantize(rows, tensor.kind)
+            values = dequantize(rows, tensor.kind)
         except NotImplementedError as error:
             raise ModelError(f"{self.path}: tensor {name!r} has type {tensor.kind.name}, not supported") from error
+        return values if values.flags.writeable else values.copy()  # torch wants no view of the read-only file
 
     def _read_header(self) -> None:
         magic, version, tensors, entries = self._take("<4sIQQ")
@@ -81,6 +82,8 @@ class GgufFile:
         if type(alignment) is not int or alignment < 1:
             raise ModelError(f"{self.path}: general.alignment is {alignment!r}; a positive int is needed")
         start = -(-self._position // alignment) * alignment
+        if len(dict(infos)) < len(infos):
+            raise ModelError(f"{self.path}: broken GGUF file: two tensors have one name")
         self.tensors = {name: tensor._replace(offset=start + tensor.offset) for name, tensor in infos}
         for name, tensor in self.tensors.items():
             if tensor.offset + tensor.size > len(self._data):
@@ -133,7 +136,10 @@ class GgufFile:
 
     def _array(self, array: _Array) -> list[Any]:
         if array.kind == _STRING:
-            return [self._data[begin:end].decode() for begin, end in self._strings(array)]
+            try:
+                return [self._data[begin:end].decode() for begin, end in self._strings(array)]
+            except UnicodeDecodeError as error:
+                raise ModelError(f"{self.path}: broken GGUF file: a string is not UTF-8") from error
         values: list[Any] = np.frombuffer(self._data, "<" + _SCALARS[array.kind], array.length, array.offset).tolist()
         return values
 

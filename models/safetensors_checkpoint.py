@@ -37,17 +37,14 @@ class SafetensorsCheckpoint(Checkpoint):
     def tensor_names(self) -> Collection[str]:
         return self._shards.keys()
 
-    def read_into(self, name: str, destination: Tensor) -> None:
-        file = self._shard(self._shards[name])
+    def shape(self, name: str) -> tuple[int, ...]:
         try:
-            values = file.get_tensor(name)
+            return tuple(self._shard(self._shards[name]).get_slice(name).get_shape())
         except SafetensorError as error:
-            raise ModelError(f"{self._folder / self._shards[name]}: {error}") from error
-        if values.shape != destination.shape:
-            raise ModelError(
-                f"{self.source}: tensor {name!r} has shape {tuple(values.shape)}; {tuple(destination.shape)} is needed"
-            )
-        destination.copy_(values)
+            raise ModelError(f"{self._folder / self._shards[name]}: tensor {name!r}: {error}") from error
+
+    def read_into(self, name: str, destination: Tensor) -> None:
+        destination.copy_(self._shard(self._shards[name]).get_tensor(name))
 
     def tokenizer(self) -> Tokenizer:
         return tokenizer_from_folder(self._folder)
@@ -61,6 +58,8 @@ class SafetensorsCheckpoint(Checkpoint):
         shards = read_json(self._folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
             raise ModelError(f"{self._folder / _INDEX}: weight_map must name the shard of each tensor")
+        if any(Path(shard).name != shard for shard in shards.values()):
+            raise ModelError(f"{self._folder / _INDEX}: shards must be in the folder itself")
         missing = sorted({shard for shard in shards.values() if not (self._folder / shard).is_file()})
         if missing:
             raise ModelError(f"{self._folder}: missing shard {missing[0]}")

@@ -13,7 +13,6 @@ import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _REPLACEMENT = "\ufffd"  # what a decoder gives for bytes that are no whole character (yet)
-_CONTEXT = 4  # tokens kept before new ones, for decoders that look at a token's neighbours
 
 
 class ChatTemplateError(ValueError):
@@ -69,23 +68,26 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._window: list[int] = []  # the last tokens, enough to decode new ones in context
-        self._given = 0  # characters of the window's text that were given out
+        self._context: list[int] = []  # the tokens of the last piece given: decoders look at a token's neighbours
+        self._fresh: list[int] = []  # the tokens after them
+        self._given = 0  # characters of the text of both that were given
 
     def add(self, token_ids: Sequence[int]) -> str:
         """The text that `token_ids` complete."""
-        self._window += token_ids
-        text = self._tokenizer.decode(self._window)
+        self._fresh += token_ids
+        text = self._tokenizer.decode(self._context + self._fresh)
         if text.endswith(_REPLACEMENT):
-            return self._give(text[:-1])
+            return self._give(text.rstrip(_REPLACEMENT))
         new = self._give(text)
-        self._window = self._window[-_CONTEXT:]
-        self._given = len(self._tokenizer.decode(self._window))
+        if len(text) > len(self._tokenizer.decode(self._context)):  # else the tokens were special ones, without text
+            self._context = self._fresh
+            self._given = len(self._tokenizer.decode(self._context))
+        self._fresh = []
         return new
 
     def flush(self) -> str:
-        """What is left at the end: a replacement character for bytes that never became one."""
-        return self._give(self._tokenizer.decode(self._window))
+        """What is left at the end: replacement characters for bytes that never became one."""
+        return self._give(self._tokenizer.decode(self._context + self._fresh))
 
     def _give(self, text: str) -> str:
         new = text[self._given :]

@@ -32,7 +32,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception for a file that it cannot read
         raise ModelError(f"{path}: not a readable tokenizer: {error}") from error
     config = read_json(folder / "tokenizer_config.json", optional=True)
-    special = {name: _content(config[name]) for name in _SPECIAL if config.get(name) is not None}
+    special = {name: _content(config, name, folder) for name in _SPECIAL if config.get(name) is not None}
     return _with_template(tokenizer, _folder_template(folder, config), special, str(folder))
 
 
@@ -42,7 +42,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     missing = [name for name in names if f"tokenizer.ggml.{name}" not in metadata]
     if missing:
         raise ModelError(f"{source}: metadata tokenizer.ggml.{missing[0]} is missing")
-    kind, pre, tokens, types, merges = (metadata[f"tokenizer.ggml.{name}"] for name in names)
+    kind, pre = metadata["tokenizer.ggml.model"], metadata["tokenizer.ggml.pre"]
+    tokens, merges = (_list(metadata, name, str, source) for name in ("tokens", "merges"))
+    types = _list(metadata, "token_type", int, source)
     if kind != "gpt2":
         raise ModelError(f"{source}: tokenizer.ggml.model is {kind!r}; supported: 'gpt2' (byte-level BPE)")
     pre_tokenizer = _pre_tokenizers().get(pre)
@@ -62,12 +64,12 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([_added(t) for t, kind in zip(tokens, types, strict=True) if kind == _CONTROL])
     tokenizer.add_tokens([_added(t) for t, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED])
-    ids = {name: metadata.get(f"tokenizer.ggml.{name[:3]}_token_id") for name in ("bos_token", "eos_token")}
-    special = {name: tokens[index] for name, index in ids.items() if index is not None}
-    if metadata.get("tokenizer.ggml.add_bos_token", llama3) and ids["bos_token"] is not None:
+    keys = {name: f"tokenizer.ggml.{name[:3]}_token_id" for name in ("bos_token", "eos_token")}
+    special = {name: _token_of(metadata, key, tokens, source) for name, key in keys.items() if key in metadata}
+    if metadata.get("tokenizer.ggml.add_bos_token", llama3) and "bos_token" in special:
         bos = special["bos_token"]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[bos, "$A"], special_tokens=[(bos, ids["bos_token"])]
+            single=[bos, "$A"], special_tokens=[(bos, tokens.index(bos))]
         )
     return _with_template(tokenizer, metadata.get("tokenizer.chat_template"), special, source)
 
@@ -109,9 +111,27 @@ def _with_template(
         raise ModelError(f"{source}: {error}") from error
 
 
-def _content(token: str | Mapping[str, Any]) -> str:
+def _content(config: Mapping[str, Any], name: str, folder: Path) -> str:
     """A special token, written as a string or as an object."""
-    return token if isinstance(token, str) else str(token["content"])
+    token = config[name]
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise ModelError(f"{folder / 'tokenizer_config.json'}: {name} is {token!r}; a string is needed")
+    return content
+
+
+def _list(metadata: Mapping[str, Any], name: str, kind: type, source: str) -> list[Any]:
+    values = metadata[f"tokenizer.ggml.{name}"]
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        raise ModelError(f"{source}: tokenizer.ggml.{name} must be a list of {kind.__name__}")
+    return values
+
+
+def _token_of(metadata: Mapping[str, Any], key: str, tokens: list[str], source: str) -> str:
+    index = metadata[key]
+    if type(index) is not int or not 0 <= index < len(tokens):
+        raise ModelError(f"{source}: {key} is {index!r}; an int below {len(tokens)} is needed")
+    return tokens[index]
 
 
 def _added(token: str) -> AddedToken:

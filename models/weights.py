@@ -77,11 +77,17 @@ def load_stage_weights(
     Missing, left-over or misshapen tensors raise ModelError.
     """
     config = checkpoint.config
+    _check_last_layer(checkpoint)
     shapes = expected_tensors(config)
     _check_names(checkpoint, shapes)
 
     def load(*names: str) -> Tensor:
         """The named tensors stacked along their first dimension, each read straight into its place."""
+        for name in names:
+            if checkpoint.shape(name) != shapes[name]:
+                raise ModelError(
+                    f"{checkpoint.source}: tensor {name!r} has shape {checkpoint.shape(name)}; {shapes[name]} is needed"
+                )
         rows = [shapes[name][0] for name in names]
         stacked = torch.empty((sum(rows), *shapes[names[0]][1:]), dtype=dtype, device=device)
         for name, part in zip(names, torch.split(stacked, rows), strict=True):
@@ -119,6 +125,14 @@ def load_stage_weights(
         final_norm=load(FINAL_NORM) if span.last else None,
         head=head,
     )
+
+
+def _check_last_layer(checkpoint: Checkpoint) -> None:
+    """A damaged file may claim billions of layers: look for the last one before listing their tensors."""
+    layers = checkpoint.config.layers
+    name = f"model.layers.{layers - 1}.input_layernorm.weight"
+    if name not in checkpoint.tensor_names():
+        raise ModelError(f"{checkpoint.source}: missing tensors: {name}, of the last of {layers} layers")
 
 
 def _check_names(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -> None:

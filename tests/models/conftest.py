@@ -24,10 +24,11 @@ class Pipeline:
         page_size: int = 16,
         pages: int = 64,
         dtype: torch.dtype = torch.float32,
+        positions: int | None = None,
     ) -> None:
         config = checkpoint.config
         spans = partition(config.layers, ranks)
-        self.stages = [Stage.load(checkpoint, span, kernels, dtype) for span in spans]
+        self.stages = [Stage.load(checkpoint, span, kernels, dtype, positions=positions) for span in spans]
         self.caches = [allocate_kv_cache(config, span.layers, pages, page_size, dtype) for span in spans]
         self.page_size = page_size
         self.free = torch.randperm(pages, generator=torch.Generator().manual_seed(0)).tolist()

@@ -106,6 +106,7 @@ def edit_one_file(model, folder, change) -> None:
     ("change", "message"),
     [
         (lambda t: t.pop("model.norm.weight"), "missing tensors: model.norm.weight"),
+        (lambda t: t.pop("model.layers.2.input_layernorm.weight"), "of the last of 3 layers"),
         (lambda t: t.update(spare=torch.ones(1)), "does not account for: spare"),
         (lambda t: t.update({"model.norm.weight": torch.ones(49)}), r"shape \(49,\); \(48,\) is needed"),
     ],
