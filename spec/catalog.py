@@ -43,7 +43,7 @@ def _import(name: str) -> Callable[..., Any]:
             found.loader.exec_module(module)
         else:
             module = importlib.import_module(source)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SyntaxError) as error:
         raise SpecError(f"table {name!r}: {error}") from error
     if not hasattr(module, function):
         raise SpecError(f"table {name!r}: {source} has no {function!r}")

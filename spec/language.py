@@ -423,7 +423,7 @@ _INFIX = {"and": "and", "or": "or", "eq": "=", "lt": "<", "le": "<=", "add": "+"
 
 
 def show(expr: Expr | int, nested: bool = False) -> str:
-    """The expression as readable text; also its canonical form (equal text, equal expression)."""
+    """The expression as readable text."""
     if isinstance(expr, int):
         return str(expr)
     if isinstance(expr, Const):

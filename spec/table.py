@@ -369,8 +369,6 @@ def pass_window(protocol: Protocol, ranks: int, slots: int) -> int:
 
 
 def _plain(thing: Any) -> Any:
-    if isinstance(thing, Expr):
-        return show(thing)
     if isinstance(thing, tuple):
         return [_plain(item) for item in thing]
     if isinstance(thing, bool | int | str) or thing is None:
