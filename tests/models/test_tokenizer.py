@@ -61,6 +61,8 @@ def test_ids_and_prompts_are_those_of_transformers(tokenizer):
 def test_every_digit_is_a_word_of_its_own(tokenizer):
     pieces = [tokenizer.decode([token]) for token in tokenizer.encode("is 12345 x")]
     assert pieces == ["is", " ", "1", "2", "3", "4", "5", " x"]
+    # Numbers of other scripts too; the merges would join this one's first byte to the space.
+    assert tokenizer.encode("a ½²") == [token for part in ("a", " ", "½", "²") for token in tokenizer.encode(part)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -191,13 +193,13 @@ def test_broken_tokenizer_files(tmp_path, file, content, message):
 
 
 def gguf_metadata(**changes: object) -> dict[str, object]:
-    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "<|end|>", "<own>"]
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "12", "123", "1234", "<|end|>", "<own>"]
     values = {
         "model": "gpt2",
         "pre": "llama-bpe",
         "tokens": letters,
         "token_type": [1] * (len(letters) - 2) + [3, 4],
-        "merges": ["a b"],
+        "merges": ["a b", "1 2", "12 3", "123 4"],
         "bos_token_id": len(letters) - 2,
         **changes,
     }
@@ -208,6 +210,7 @@ def test_llama3_words_and_its_first_token():
     tokenizer = tokenizer_from_gguf(gguf_metadata(), "file")
     pieces = [tokenizer.decode([token], skip_special_tokens=False) for token in tokenizer.encode("abab<own><|end|>")]
     assert pieces == ["ab", "ab", "<own>", "<|end|>"]
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("1234ab12")] == ["123", "4", "ab", "12"]
     ids = tokenizer.encode("ab", add_special_tokens=True)
     assert tokenizer.decode(ids, skip_special_tokens=False) == "<|end|>ab"
     assert tokenizer.decode(ids) == "ab"
