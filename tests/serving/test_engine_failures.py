@@ -126,7 +126,7 @@ def test_draining_lets_requests_finish_and_takes_no_more(mortal):
 
     mortal.rank0.script = script
     stream = start(mortal)
-    drained = mortal.drain(DEADLINE)
+    drained = mortal.drain(1000 * DEADLINE)
     mortal.eventually(lambda: mortal.http.get("/health").status_code == 503)
     assert mortal.http.get("/health").json()["error"]["code"] == "shutting_down"
     with pytest.raises(openai.InternalServerError, match="shutting down"):
@@ -149,7 +149,7 @@ def test_draining_aborts_what_outlasts_the_bound(mortal, speak):
 
 
 def test_an_idle_server_drains_at_once(mortal):
-    assert mortal.drain(DEADLINE).result(DEADLINE / 2) == 0
+    assert mortal.drain(1000 * DEADLINE).result(DEADLINE) == 0
     mortal.rank0.await_received(lambda messages: messages == [Stop()])
 
 
