@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from headway.spec.language import Const, Expr, Op, Param, Posted, SpecError, show
-from headway.spec.table import Await, Channel, Gate, Post, Protocol, Receive, Role, Row
+from headway.spec.table import Await, Channel, Collective, Gate, Post, Protocol, Receive, Role, Row
 from headway.spec.transports import Transport
 
 # --- linear expressions over P and L -----------------------------------------------------------------------
@@ -155,12 +155,14 @@ class Ordering:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        """Raises `SpecError` for a transport that promises too little to wait for anything, or is not named."""
+        """Raises `SpecError` for a channel without a transport, or with one that promises too little to prove anything."""
         return (*self._programs(), *self._wires())
 
     def _programs(self) -> Iterator[Wait]:
         for role in self.protocol.roles:
             for row in role.rows:
+                if isinstance(row.operation, Collective):
+                    raise SpecError(f"row {row.name!r} of role {role.name!r}: a collective is for models only")
                 if row.to != role.end or row.advances:
                     passes = Linear(1 if row.advances else 0)
                     earlier, later = Point(role.name, row.at), Point(role.name, row.to)
@@ -168,6 +170,9 @@ class Ordering:
 
     def _wires(self) -> Iterator[Wait]:
         transports = dict(self.transports)
+        counted = [name for name, transport in self.transports if transport.kind == "credits"]
+        if len(counted) > 1:  # they would share the order of issue of one pair of ranks
+            raise SpecError(f"channels {', '.join(counted)}: credits are provable on one channel only")
         for pair in neighbours(self.protocol):
             for channel in self.protocol.channels:
                 if channel.path == pair.path:
@@ -196,61 +201,58 @@ class _Wire:
     transport: Transport
 
     def waits(self) -> Iterator[Wait]:
-        source, sink, kind = self.pair.source, self.pair.sink, self.transport.kind
-        posts, receives = self._rows(source, Post), self._rows(sink, Receive)
-        meets = kind in ("rendezvous", "lazy") or (kind in ("credits", "stream_ordered") and self.transport.credits < 1)
+        """What each end waits for at the other; `spec.transports` defines the contracts."""
+        kind, count = self.transport.kind, self.transport.credits
         if kind == "dropped":
-            raise SpecError(
-                f"channel {self.channel.name!r}: a dropped handle promises no delivery, so nothing is proved"
-            )
-        for post in posts:
-            for receive in receives:
+            raise SpecError(f"channel {self.channel.name!r}: a dropped handle promises no delivery: nothing is proved")
+        meets = kind in ("rendezvous", "lazy") or (kind == "stream_ordered" and count == 0)
+        source, sink = self.pair.source, self.pair.sink
+        for post in self._rows(source, Post):
+            yield from self._downstream_of(post, meets)
+            for receive in self._rows(sink, Receive):
                 if meets:
-                    yield from self._reaching(post, receive, "receives what is posted by")
-                else:
-                    yield self._downstream(
-                        post.at, 0, receive, f"receives what is posted by {source.name}: {post.name}"
-                    )
-                for before in _leading_to(sink, receive.at):
-                    why = f"{sink.name}: {receive.name}"
-                    if meets:
-                        yield self._upstream(before, 0, post, f"is a rendezvous with {why}")
-                    elif kind in ("credits", "stream_ordered"):
-                        yield self._upstream(
-                            before, self.transport.credits, post, f"needs a credit of {why}", aging=True
-                        )
-            for gate in self._rows(sink, Gate):
-                yield from self._reaching(post, gate, "is gated on")
-        if kind in ("posted", "lazy"):
-            for await_ in self._rows(source, Await):
-                age = youngest_handle(source, await_)
-                for receive in receives:
-                    for before in _leading_to(sink, receive.at):
-                        yield self._upstream(before, age, await_, f"awaits {sink.name}: {receive.name}", aging=True)
+                    yield from self._entering(receive, 0, post, "is a rendezvous with")
+                elif kind == "stream_ordered":
+                    yield from self._entering(receive, count, post, f"leaves at most {count} before", aging=True)
+        for await_ in self._rows(source, Await) if kind in ("posted", "lazy", "credits") else ():
+            age = youngest_handle(source, await_)
+            for receive in self._rows(sink, Receive):
+                yield from self._entering(receive, age + count, await_, "awaits", aging=True)
+
+    def _downstream_of(self, post: Row, meets: bool) -> Iterator[Wait]:
+        source, sink = self.pair.source, self.pair.sink
+        done = [(post.at, 0)]
+        reached = [(row.at, int(row.advances)) for row in _leading_to(source, post.at)]
+        for receive in self._rows(sink, Receive):
+            for earlier, passes in reached if meets else done:
+                yield self._downstream(earlier, passes, receive, f"receives what {source.name} posts at {post.name}")
+        for gate in self._rows(sink, Gate):
+            attempted = isinstance(gate.operation, Gate) and gate.operation.counter == "attempted"
+            for earlier, passes in reached if attempted else done:
+                yield self._downstream(earlier, passes, gate, f"is gated on {source.name}: {post.name}")
+
+    def _entering(self, receive: Row, age: int, later: Row, why: str, aging: bool = False) -> Iterator[Wait]:
+        """The source's row, `age` passes after its post, waits until the sink has left a row before its receive."""
+        source, sink = self.pair.source.name, self.pair.sink.name
+        for before in _leading_to(self.pair.sink, receive.at):
+            yield Wait(
+                Point(sink, before.at),
+                Point(source, later.at),
+                Linear(int(before.advances) + age) - linear(self.channel.lag),
+                -self.pair.hop,
+                self.pair.pipelines,
+                f"{source}: {later.name} {why} {sink}: {receive.name}",
+                aging,
+            )
 
     def _rows(self, role: Role, kind: WireOperation) -> list[Row]:
         return [row for row in role.rows if uses(row, kind, self.channel.name)]
-
-    def _reaching(self, post: Row, later: Row, why: str) -> Iterator[Wait]:
-        """The sink's row waits until the source has reached the post, that is, left a location before it."""
-        for before in _leading_to(self.pair.source, post.at):
-            reason = f"{why} {self.pair.source.name}: {post.name}"
-            yield self._downstream(before.at, int(before.advances), later, reason)
 
     def _downstream(self, earlier: str, passes: int, later: Row, why: str) -> Wait:
         source, sink = self.pair.source.name, self.pair.sink.name
         distance = linear(self.channel.lag) + Linear(passes)
         name = f"{sink}: {later.name} {why}"
         return Wait(Point(source, earlier), Point(sink, later.at), distance, self.pair.hop, self.pair.pipelines, name)
-
-    def _upstream(self, before: Row, age: int, later: Row, why: str, aging: bool = False) -> Wait:
-        """The source's row, `age` passes after its post, waits until the sink has left the row before its receive."""
-        source, sink = self.pair.source.name, self.pair.sink.name
-        distance = Linear(int(before.advances) + age) - linear(self.channel.lag)
-        name = f"{source}: {later.name} {why}"
-        return Wait(
-            Point(sink, before.at), Point(source, later.at), distance, -self.pair.hop, self.pair.pipelines, name, aging
-        )
 
 
 def _leading_to(role: Role, location: str) -> list[Row]:
