@@ -63,6 +63,7 @@ def compile_program(protocol: Protocol, rank: int, ranks: int, slots: int) -> Pr
     ghosts = [variable.name for variable in role.variables if variable.ghost]
     if ghosts:
         raise SpecError(f"table {protocol.name!r}: variable {ghosts[0]!r} exists in models only; it cannot run")
+    _check_names(protocol, role)
     parameters = {"P": ranks, "L": slots, "R": rank}
     depths = history_depths(role, parameters)
     lines = _state_source(protocol, role, depths)
@@ -72,6 +73,22 @@ def compile_program(protocol: Protocol, rank: int, ranks: int, slots: int) -> Pr
             lines += _location_source(protocol, role, location, numbers, parameters, depths)
     lines += ["", f"at_{numbers[role.end]} = None", f"start = at_{numbers[role.start]}"]
     return Program(protocol, role, rank, ranks, slots, "\n".join(lines) + "\n")
+
+
+def _check_names(protocol: Protocol, role: Role) -> None:
+    """Names become parts of Python names."""
+    local = [row.operation for row in role.rows if isinstance(row.operation, Local)]
+    for what, names in (
+        ("channel", [channel.name for channel in protocol.channels]),
+        ("field", [name for channel in protocol.channels for name, _ in channel.fields]),
+        ("register", protocol.registers),
+        ("variable", [variable.name for variable in role.variables]),
+        ("binding", [operation.binding for operation in local]),
+        ("field", [name for operation in local for name, _ in operation.returns]),
+    ):
+        for name in names:
+            if not name.isidentifier():
+                raise SpecError(f"table {protocol.name!r}, {what} {name!r}: not a name that can be compiled")
 
 
 def _state_source(protocol: Protocol, role: Role, depths: Mapping[str, int]) -> list[str]:

@@ -81,7 +81,8 @@ def link(
 
         def wait(row: int, this_pass: int) -> None:
             if not wire.gate(wires.gate_bound):
-                what = f"rank {program.rank - 1} has not sent {channel!r} within {wires.gate_bound:g} s"
+                upstream = (program.rank - 1) % program.ranks
+                what = f"rank {upstream} has not sent {channel!r} within {wires.gate_bound:g} s"
                 broken(row, this_pass, what)
 
         return wait
