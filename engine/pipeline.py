@@ -81,7 +81,7 @@ async def serve(
     engine = EngineClient(f"ipc://{directory}/intake", f"ipc://{directory}/reports")
     model = ServedModel(
         settings.name,
-        settings.limits.max_context,
+        min(settings.limits.max_context, settings.limits.pages * settings.limits.page_size),
         config.vocab_size,
         config.eos_ids,
         f"headway-{protocol.fingerprint[:12]}",
@@ -112,6 +112,7 @@ async def serve(
         signals += 1
         ended.set()
         if signals > 1:
+            engine.fail("stopped at once on request")
             group.kill()
 
     for number in (signal.SIGINT, signal.SIGTERM):
