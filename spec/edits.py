@@ -9,8 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from headway.spec.language import TRUE, Bool, Domain, Expr, Got, Param, Posted, Range, SpecError, Var, ite, show
+from headway.spec.language import (
+    TRUE,
+    Bool,
+    Domain,
+    Expr,
+    Got,
+    Param,
+    Posted,
+    Range,
+    SpecError,
+    Var,
+    ite,
+    show,
+    substitute,
+    walk,
+)
 from headway.spec.table import (
     Await,
     Channel,
@@ -23,6 +39,7 @@ from headway.spec.table import (
     Role,
     Row,
     Variable,
+    row_expressions,
 )
 
 
@@ -39,7 +56,7 @@ class Edit:
 
 
 def edit(protocol: Protocol, *edits: Edit, name: str | None = None, checked: bool = True) -> Protocol:
-    """The table after all edits; checked once at the end, unless `checked` is False (for a table that must be refused)."""
+    """The table after all edits; checked once at the end, unless `checked` is False."""
     for change in edits:
         try:
             protocol = change(protocol)
@@ -209,7 +226,9 @@ def guard(at: str, when: Expr | Callable[[Expr], Expr], *, roles: Iterable[str] 
         result: list[Row] = []
         for row in role.rows:
             if row is target:
-                result += [replace(row, guard=new), replace(passed, guard=~new)]
+                result.append(replace(row, guard=new))
+                if new != TRUE:
+                    result.append(replace(passed, guard=~new))
             elif row not in others:
                 result.append(row)
         return replace(role, rows=tuple(result))
@@ -260,6 +279,37 @@ def omit_else(at: str, *, roles: Iterable[str] = ()) -> Edit:
         return _map_rows(role, lambda row: replace(row, effects=()) if row.at == at and row is not target else row)
 
     return _per_role(f"leave out the else branch of {at!r}", at, roles, change)
+
+
+def set_otherwise(at: str, variable: str, value: Expr, *, roles: Iterable[str] = ()) -> Edit:
+    """Where the guard of step `at` does not hold, `variable` gets the value `value`."""
+
+    def change(role: Role) -> Role:
+        role.variable(variable)
+        target = acting(role, at)
+
+        def set_one(row: Row) -> Row:
+            if row.at != at or row is target:
+                return row
+            kept = tuple(pair for pair in row.effects if pair[0] != variable)
+            return replace(row, effects=(*kept, (variable, value)))
+
+        if len(role.rows_at(at)) != 2:
+            raise SpecError(f"step {at!r} of role {role.name!r} has no else branch")
+        return _map_rows(role, set_one)
+
+    return _per_role(f"at {at!r}, when passed by, set {variable} to {show(value)}", at, roles, change)
+
+
+def assume(at: str, condition: Expr, *, roles: Iterable[str] = ()) -> Edit:
+    """In models, what the local step `at` returns satisfies `condition` too."""
+
+    def change(role: Role) -> Role:
+        return _change_acting(
+            role, at, lambda row: replace(row, assume=condition if row.assume == TRUE else row.assume & condition)
+        )
+
+    return _per_role(f"assume {show(condition)} at {at!r}", at, roles, change)
 
 
 # --- messages ----------------------------------------------------------------------------------------------
@@ -376,8 +426,8 @@ def add_variable(variable: Variable, *, roles: Iterable[str] = ()) -> Edit:
 # --- who decides -------------------------------------------------------------------------------------------
 
 
-def choose(at: str, field: str, assume: Expr, effects: Fields = (), *, roles: Iterable[str] = ()) -> Edit:
-    """The local step `at` returns one more free Boolean, restricted by `assume`; `effects` are added or replaced."""
+def choose(at: str, field: str, may: Expr, effects: Fields = (), *, roles: Iterable[str] = ()) -> Edit:
+    """The local step `at` returns one more free Boolean, restricted by `may`; `effects` are added or replaced."""
 
     def choose_one(row: Row) -> Row:
         if not isinstance(row.operation, Local):
@@ -385,7 +435,7 @@ def choose(at: str, field: str, assume: Expr, effects: Fields = (), *, roles: It
         operation = replace(row.operation, returns=(*row.operation.returns, (field, Bool())))
         changed = dict(effects)
         kept = tuple(pair for pair in row.effects if pair[0] not in changed)
-        both = assume if row.assume == TRUE else row.assume & assume
+        both = may if row.assume == TRUE else row.assume & may
         return replace(row, operation=operation, assume=both, effects=(*kept, *effects))
 
     text = f"at {at!r} choose {field}"
@@ -424,54 +474,75 @@ def at_rank(rank: int) -> Expr:
 # --- whole patterns ----------------------------------------------------------------------------------------
 
 
-def collective(name: str, *, before: str | None = None, after: str | None = None, when: Expr = TRUE) -> Edit:
-    """A blocking collective of all ranks at one step: nobody leaves it before everybody has entered it.
-
-    Built from messages: a token gathers round the ring, and a second one releases.
-    """
-    anchor = before if before is not None else after
-    joins, joined, leaves = f"{name} join", f"{name} joined", f"{name} release"
-    parts: dict[str, tuple[tuple[str, Operation], ...]] = {
-        "first": (("post join", Post(joins, ())), ("enter", Receive(joined)), ("post release", Post(leaves, ()))),
-        "middle": (
-            ("enter", Receive(joins)),
-            ("post join", Post(joins, ())),
-            ("release", Receive(leaves)),
-            ("post release", Post(leaves, ())),
-        ),
-        "last": (("enter", Receive(joins)), ("post joined", Post(joined, ())), ("release", Receive(leaves))),
-    }
-
-    def grow(role: Role) -> Role:
-        steps = list(parts[role.place])
-        for _, operation in parts[role.place]:
-            if isinstance(operation, Post):
-                steps.append((f"settle {operation.channel}", Await(operation.channel)))
-        place = after
-        for step, operation in steps:
-            at = f"{name}: {step}"
-            rows: tuple[Row, ...] = (Row(at, at, when, operation, at),)
-            if when != TRUE:
-                rows = (*rows, Row(f"{at}: pass by", at, ~when, None, at))
-            if isinstance(operation, Await):
-                held = Posted(operation.channel)
-                rows = (Row(at, at, held, operation, at), Row(f"{at}: pass by", at, ~held, None, at))
-            role = _link(role, rows, before, place) if before is not None else _link(role, rows, None, place)
-            place = at
-        return role
+def drop_handle(channel: str) -> Edit:
+    """Posts of `channel` keep no handle, and nothing awaits them."""
 
     def apply(protocol: Protocol) -> Protocol:
-        if not all(role.rows_at(anchor or "") for role in protocol.roles if role.place != "solo"):
-            raise SpecError(f"not every role of table {protocol.name!r} has a step {anchor!r}")
-        wires = (
-            Channel(joins, "forward", "control", ()),
-            Channel(joined, "closing", "control", ()),
-            Channel(leaves, "forward", "control", ()),
-        )
-        roles = tuple(grow(role) if role.place != "solo" else role for role in protocol.roles)
-        return replace(protocol, channels=(*protocol.channels, *wires), roles=roles, checked=False)
+        protocol.channel(channel)
+        for role in protocol.roles:
+            waits = [r.at for r in role.rows if isinstance(r.operation, Await) and r.operation.channel == channel]
+            for at in dict.fromkeys(waits):
+                protocol = drop_step(at, roles=(role.name,))(protocol)
+        return _handles(protocol, channel, "drop")
 
-    return Edit(f"a collective {name!r}", apply)
+    return Edit(f"keep no handle of {channel!r}", apply)
+
+
+def overwrite_handle(channel: str) -> Edit:
+    """A post of `channel` forgets the previous handle; what awaits it awaits the latest."""
+    return Edit(f"overwrite the handle of {channel!r}", lambda protocol: _handles(protocol, channel, "overwrite"))
+
+
+def _handles(protocol: Protocol, channel: str, handle: Literal["drop", "overwrite"]) -> Protocol:
+    protocol.channel(channel)
+
+    def change(row: Row) -> Row:
+        if not isinstance(row.operation, Post) or row.operation.channel != channel:
+            return row
+        return replace(row, operation=replace(row.operation, handle=handle))
+
+    return protocol.with_roles([_map_rows(role, change) for role in protocol.roles], checked=False)
+
+
+def rewrite(text: str, at: str, old: Expr, new: Expr, *, roles: Iterable[str] = ()) -> Edit:
+    """`new` for `old` in every expression of the rows at step `at`; an error if it is nowhere there."""
+
+    def change(role: Role) -> Role:
+        if not any(old in walk(e) for row in role.rows_at(at) for e in row_expressions(row)):
+            raise SpecError(f"step {at!r} of role {role.name!r} does not read {show(old)}")
+        return _map_rows(
+            role, lambda row: _rewritten(row, lambda e: new if e == old else None) if row.at == at else row
+        )
+
+    return _per_role(text, at, roles, change)
+
+
+def everywhere(text: str, replacement: Callable[[Expr], Expr | None]) -> Edit:
+    """Every expression of every row with `replacement` applied (see `language.substitute`)."""
+
+    def apply(protocol: Protocol) -> Protocol:
+        roles = [_map_rows(role, lambda row: _rewritten(row, replacement)) for role in protocol.roles]
+        return protocol.with_roles(roles, checked=False)
+
+    return Edit(text, apply)
+
+
+def _rewritten(row: Row, replacement: Callable[[Expr], Expr | None]) -> Row:
+    def fields(pairs: Fields) -> Fields:
+        return tuple((name, substitute(expr, replacement)) for name, expr in pairs)
+
+    operation = row.operation
+    if isinstance(operation, Post):
+        operation = replace(operation, fields=fields(operation.fields))
+    elif isinstance(operation, Receive):
+        operation = replace(operation, expect=fields(operation.expect))
+    return replace(
+        row,
+        guard=substitute(row.guard, replacement),
+        assume=substitute(row.assume, replacement),
+        effects=fields(row.effects),
+        operation=operation,
+    )
 
 
 def surplus_post(channel: Channel, fields: Fields, *, after: str, roles: Iterable[str]) -> Edit:

@@ -12,14 +12,15 @@ from headway.spec.table import Fields, Local, Protocol, Role, Row, Variable
 class Traffic:
     """When the replicated planner makes a batch.
 
-    `batches`: at most so many, 0 for no bound. `gaps`: whether passes without a batch may come between batches; without
-    gaps the first pass has one, and so on until all are used up. The pipeline may stop when it has been idle for so
-    long (L + 1 passes) that every output has come home. `retractions`: how often a rank of the fork's table may fail to
+    `batches`: at most so many, None for no bound. `gaps`: whether passes without a batch may come between batches;
+    without gaps the first pass has one, and so on until all are used up. With `stops` the pipeline may stop when it has
+    been idle for so long (L + 1 passes) that every output has come home. `retractions`: how often a rank of the fork's table may fail to
     honour an admission, at most; `retracting`: which rank, 0 for any.
     """
 
-    batches: int = 0
+    batches: int | None = None
     gaps: bool = True
+    stops: bool = True
     retractions: int = 0
     retracting: int = 0
 
@@ -31,17 +32,19 @@ class Traffic:
     def _first(self, role: Role) -> Role:
         drained = Param("L") + 1
         idle, left, works, stops = Var("idle"), Var("left"), Got("work"), Got("stop")
-        assume: Expr = ~stops | (idle.eq(drained) & ~works)
+        assume: Expr = ~stops | (idle.eq(drained) & ~works) if self.stops else ~stops
         ghosts = [Variable("idle", Range(0, drained), 0, "passes since the last batch, at most L + 1", ghost=True)]
         effects = [("idle", ite(works, 0, ite(idle.eq(drained), drained, idle + 1)))]
-        if self.batches:
+        if self.batches == 0:
+            assume = assume & ~works
+        elif self.batches is not None:
             assume = assume & (~works | ~left.eq(0))
             if not self.gaps:
                 assume = assume & (works | left.eq(0))
             ghosts.append(Variable("left", Range(0, self.batches), self.batches, "batches still to come", ghost=True))
             effects.append(("left", ite(works, left - 1, left)))
         elif not self.gaps:
-            assume = works
+            assume = works & ~stops
 
         return _drive(role, "take_requests", assume, tuple(effects), tuple(ghosts))
 
