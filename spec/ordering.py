@@ -155,7 +155,7 @@ class Ordering:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        """Raises `SpecError` for a channel without a transport, or with one that promises too little to prove anything."""
+        """Raises `SpecError` for a channel without a transport, or with one of which nothing can be proved."""
         return (*self._programs(), *self._wires())
 
     def _programs(self) -> Iterator[Wait]:

@@ -82,7 +82,7 @@ def run(model: Model, load: Load, passes: int) -> Counterexample | None:
 def _choose(
     model: Model, state: State, rank: int, busy: bool, leaving: tuple[Row, ...]
 ) -> tuple[Step, State | Broken, bool] | None:
-    """The next step of a rank: of what a local step may return, what stays in the pipeline and makes most (least) work."""
+    """The next step of a rank. A local step returns what stays in the pipeline and makes most work, or least."""
     row = model.row_at(state, rank)
     if row is None:
         return None
