@@ -23,7 +23,7 @@ from headway.spec.trace import (
 
 
 class RingRecorder:
-    """Writes one rank's ring. `fields` must hold the widest message or return of the table; `clock` is in nanoseconds."""
+    """Writes one rank's ring. `fields` must hold the widest message or return of the table; `clock`: nanoseconds."""
 
     def __init__(
         self,
