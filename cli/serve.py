@@ -31,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--max-batch-rows", type=int, default=32, help="requests of one pass")
     add("--max-context", type=int, help="tokens of a request, prompt and output (default: the model's)")
     add("--grace", type=float, default=30.0, help="seconds that running requests get after a stop signal")
+    add("--trace-dir", metavar="DIR", help="keep the ranks' traces there (default: a folder that goes after a clean end)")
     add("--stall-bound", type=float, default=120.0, help="seconds at one wire row before the pipeline is called stuck")
 
 
@@ -95,6 +96,8 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         max_batch_rows=arguments.max_batch_rows,
         max_context=context,
     )
+    if arguments.trace_dir is not None:
+        Path(arguments.trace_dir).mkdir(parents=True, exist_ok=True)
     settings = Settings(
         model=arguments.model,
         table=arguments.table,
@@ -107,5 +110,6 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         seed=arguments.seed,
         grace=arguments.grace,
         stall_bounds={**STALL_BOUNDS, "wire": arguments.stall_bound},
+        trace_dir=arguments.trace_dir or "",
     )
     return settings, protocol, checkpoint

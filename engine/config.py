@@ -11,7 +11,10 @@ from headway.engine.scheduling import Limits
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's settings. `pages` is the size of its own KV pool; `refuse` plants refusals for tests."""
+    """One rank's settings. `pages` is the size of its own KV pool; `refuse` plants refusals for tests.
+
+    The trace goes to the folder `traces`, or to `directory` when that is empty.
+    """
 
     rank: int
     ranks: int
@@ -30,6 +33,12 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     gate_bound: float = 60.0
     refuse: list[int] = []
+    traces: str = ""
+
+    @property
+    def trace_directory(self) -> Path:
+        """Where the ranks' traces lie."""
+        return Path(self.traces or self.directory)
 
 
 class Layout:

@@ -74,7 +74,7 @@ class RankGroup:
                 self.kill()
                 raise LaunchError(reason)
             time.sleep(0.02)
-        self._readers = [RingReader(trace_path(self._directory, rank)) for rank in range(ranks)]
+        self._readers = [RingReader(trace_path(c.trace_directory, c.rank)) for c in self._configs]
         self._watching.start()
 
     @property

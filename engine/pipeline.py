@@ -23,7 +23,10 @@ from headway.spec.table import Protocol
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `headway serve` was asked for. `table` is how ranks load the table; sizes in tokens, pages and seconds."""
+    """What `headway serve` was asked for. `table` is how ranks load the table; sizes in tokens, pages and seconds.
+
+    Traces go to `trace_dir` and stay there; when it is empty they go with the rest after a clean end.
+    """
 
     model: str
     table: str
@@ -39,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stall_bounds: dict[str, float] = msgspec.field(default_factory=lambda: dict(STALL_BOUNDS))
     pages_by_rank: list[int] = []
     refuse_by_rank: dict[int, list[int]] = {}
+    trace_dir: str = ""
 
 
 def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> list[RankConfig]:
@@ -63,6 +67,7 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
             threads=threads,
             gate_bound=settings.gate_bound,
             refuse=settings.refuse_by_rank.get(rank, []),
+            traces=settings.trace_dir,
         )
         for rank in range(settings.ranks)
     ]
@@ -146,7 +151,7 @@ async def serve(
             await serving
         listener.close()
     if failed:
-        print(f"headway: {failed[0]} (traces: {directory})", file=sys.stderr, flush=True)
+        print(f"headway: {failed[0]} (traces: {settings.trace_dir or directory})", file=sys.stderr, flush=True)
         return 1
     remove_directory(directory)
     return 0

@@ -70,7 +70,7 @@ def _run(config: RankConfig, directory: Path) -> None:
         raise ValueError(f"table {config.table!r} has fingerprint {table.fingerprint}, expected {config.fingerprint}")
     program = compile_program(table, config.rank, config.ranks, config.limits.slots)
     recorder = RingRecorder(
-        trace_path(directory, config.rank),
+        trace_path(config.trace_directory, config.rank),
         table.fingerprint,
         config.rank,
         config.ranks,
