@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from headway.kernels.base import AttentionPlan, AttentionShape, Kernels, SamplingBatch
+from headway.kernels.base import AttentionPlan, AttentionShape, GraphPlan, Kernels, SamplingBatch
 from headway.kernels.reference import ReferenceKernels
 
-__all__ = ["BACKENDS", "AttentionPlan", "AttentionShape", "Kernels", "SamplingBatch", "load_kernels"]
+__all__ = ["BACKENDS", "AttentionPlan", "AttentionShape", "GraphPlan", "Kernels", "SamplingBatch", "load_kernels"]
 
 BACKENDS: dict[str, Callable[[torch.device | str], Kernels]] = {"reference": ReferenceKernels}
 

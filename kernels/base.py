@@ -27,6 +27,26 @@ class AttentionPlan:
     """What a backend prepares once a pass for `Kernels.attend` in every layer. Opaque to callers."""
 
 
+class GraphPlan(AttentionPlan, abc.ABC):
+    """A plan with static buffers for `batch` sequences of one query each: row b of the queries is sequence b's.
+
+    `Kernels.attend` with it can be captured in a CUDA graph; `update` before each replay says what the replay attends
+    to. Until the first `update` every row is padding, so that capturing needs no real batch.
+    """
+
+    batch: int
+
+    @abc.abstractmethod
+    def update(self, context_lengths: Tensor, block_tables: Tensor) -> None:
+        """Plan in place for b <= `batch` sequences, from int64 tensors in host memory: [b] and [b, N].
+
+        As in `Kernels.plan_attention`, but of graph rows b and up, padding, the result is arbitrary but finite where
+        the cache is. Enqueues its copies on the current stream, the one that replays; never waits for the device,
+        unless so many updates are under way that none of their staging buffers is free. The arguments may be changed
+        after it returns. Raises ValueError for more sequences or pages than were reserved.
+        """
+
+
 @dataclass(frozen=True)
 class SamplingBatch:
     """Sampling parameters, one entry a sampled row, on the device of the logits.
@@ -69,9 +89,15 @@ class SamplingBatch:
 
 
 class Kernels(abc.ABC):
-    """One backend. Computes in float32 (float64 for float64 inputs) and rounds once, to the input's dtype."""
+    """One backend. Computes in float32 (float64 for float64 inputs) and rounds once, to the input's dtype.
+
+    Padding rows fill a batch up to the size of a graph: token 0 at position 0 with write slot -1, which writes
+    nothing; their results are arbitrary, and sampling treats them as any row.
+    """
 
     name: str
+    graphs: bool
+    """Whether a pass (embed to sample, with a `GraphPlan`) does device work only, so that a CUDA graph can hold it."""
 
     @abc.abstractmethod
     def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
@@ -113,8 +139,8 @@ class Kernels(abc.ABC):
 
         `qkv` [T, (H + 2K) * D]; `positions` [T] int64; `rotary` [positions, D] float32, cosines then sines of D/2
         angles each, applied to the two halves of a head (GPT-NeoX order); `write_slots` [T] int64, page * page size
-        + offset; `keys`, `values` [pages, page size, K, D], written in place; `norms`, the [D] weights of the
-        per-head RMS norms of queries and keys (Qwen3), or None. `qkv` may be overwritten.
+        + offset, or -1 to write nothing; `keys`, `values` [pages, page size, K, D], written in place; `norms`, the
+        [D] weights of the per-head RMS norms of queries and keys (Qwen3), or None. `qkv` may be overwritten.
         """
 
     @abc.abstractmethod
@@ -126,7 +152,12 @@ class Kernels(abc.ABC):
 
         All three are int64 tensors in host memory, [B + 1], [B] and [B, N], so that planning reads them without
         a device synchronisation. Table entries past a sequence's last page are ignored but must be valid pages.
+        Any order is right; sequences of one query before all others may be faster.
         """
+
+    @abc.abstractmethod
+    def plan_graph(self, batch: int, pages: int, shape: AttentionShape) -> GraphPlan:
+        """A plan for graphs that decode `batch` sequences of up to `pages` pages each; see `GraphPlan`."""
 
     @abc.abstractmethod
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:

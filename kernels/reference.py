@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.kernels.base import AttentionPlan, AttentionShape, Kernels, SamplingBatch
+from headway.kernels.base import AttentionPlan, AttentionShape, GraphPlan, Kernels, SamplingBatch
+from headway.kernels.padding import pad_decodes
 from headway.kernels.sampling import sample_tokens
 
 ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
@@ -42,10 +43,23 @@ class _Plan(AttentionPlan):
     chunks: list[_Chunk] = field(default_factory=list)
 
 
+class _GraphPlan(GraphPlan):
+    """No graph can hold the reference; this lets code that fills graph batches run without a GPU."""
+
+    def __init__(self, kernels: ReferenceKernels, batch: int, pages: int, shape: AttentionShape) -> None:
+        self.batch, self._kernels, self._pages, self._shape = batch, kernels, pages, shape
+        self.update(torch.empty(0, dtype=torch.int64), torch.empty((0, 1), dtype=torch.int64))
+
+    def update(self, context_lengths: Tensor, block_tables: Tensor) -> None:
+        contexts, tables = pad_decodes(self.batch, self._pages, context_lengths, block_tables, self._shape.page_size)
+        self.inner = self._kernels.plan_attention(torch.arange(self.batch + 1), contexts, tables, self._shape)
+
+
 class ReferenceKernels(Kernels):
     """See `Kernels`. Attention gathers the pages and calls torch's scaled_dot_product_attention."""
 
     name = "reference"
+    graphs = False
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -99,7 +113,10 @@ class ReferenceKernels(Kernels):
         cosine, sine = angles[:, None].chunk(2, dim=-1)
         first, second = turned.to(angles.dtype).chunk(2, dim=-1)
         turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(qkv.dtype)
-        keys.view(-1, kv_heads, head_dim).index_copy_(0, write_slots, turned[:, heads:])
+        key, written = turned[:, heads:], write_slots >= 0
+        if not written.all():
+            key, value, write_slots = key[written], value[written], write_slots[written]
+        keys.view(-1, kv_heads, head_dim).index_copy_(0, write_slots, key)
         values.view(-1, kv_heads, head_dim).index_copy_(0, write_slots, value)
         return turned[:, :heads]
 
@@ -134,7 +151,12 @@ class ReferenceKernels(Kernels):
             )
         return plan
 
+    def plan_graph(self, batch: int, pages: int, shape: AttentionShape) -> GraphPlan:
+        return _GraphPlan(self, batch, pages, shape)
+
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
+        if isinstance(plan, _GraphPlan):
+            plan = plan.inner
         if not isinstance(plan, _Plan):
             raise TypeError(f"attention plan of another backend: {type(plan).__name__}")
         result = torch.empty_like(queries)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.kernels import AttentionPlan, AttentionShape, Kernels
+from headway.kernels import AttentionPlan, AttentionShape, GraphPlan, Kernels
 from headway.models.checkpoint import Checkpoint
 from headway.models.config import ModelConfig
 from headway.models.kv_cache import KvCache
@@ -21,9 +21,9 @@ class StageBatch:
     """One pass: T tokens of B sequences, each a run of consecutive positions, sequence after sequence. All int64.
 
     On the stage's device: `token_ids` [T], read by the first stage only (None elsewhere), `positions` [T],
-    `write_slots` [T], page * page size + offset of each token's key and value, and `logit_rows` [S], the tokens
-    whose logits are wanted. In host memory, for planning: `query_starts` [B + 1], `context_lengths` [B], tokens
-    of a sequence after this pass, and `block_tables` [B, N], its pages, padded with any valid page.
+    `write_slots` [T], page * page size + offset of each token's key and value, -1 for padding, and `logit_rows` [S],
+    the tokens whose logits are wanted. In host memory, for planning: `query_starts` [B + 1], `context_lengths` [B],
+    tokens of a sequence after this pass, and `block_tables` [B, N], its pages, padded with any valid page.
     """
 
     token_ids: Tensor | None
@@ -68,11 +68,18 @@ class Stage:
 
     def plan(self, batch: StageBatch, page_size: int) -> AttentionPlan:
         """Prepare attention for `batch`, from its host tensors."""
+        shape = self._attention_shape(page_size)
+        return self.kernels.plan_attention(batch.query_starts, batch.context_lengths, batch.block_tables, shape)
+
+    def plan_graph(self, batch: int, pages: int, page_size: int) -> GraphPlan:
+        """Reserve attention for graphs that decode `batch` sequences of up to `pages` pages each."""
+        return self.kernels.plan_graph(batch, pages, self._attention_shape(page_size))
+
+    def _attention_shape(self, page_size: int) -> AttentionShape:
         config = self.config
-        shape = AttentionShape(
+        return AttentionShape(
             config.heads, config.kv_heads, config.head_dim, page_size, self.dtype, config.sliding_window
         )
-        return self.kernels.plan_attention(batch.query_starts, batch.context_lengths, batch.block_tables, shape)
 
     @torch.inference_mode()
     def forward(self, batch: StageBatch, cache: KvCache, hidden: Tensor | None = None) -> Tensor:

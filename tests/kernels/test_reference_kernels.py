@@ -57,7 +57,7 @@ def test_rope_write_rotates_norms_and_writes_exactly_its_slots(dtype, head_norms
     angles = random(2, 50, head_dim // 2)
     rotary = torch.cat((angles.cos(), angles.sin()), -1).float()
     positions = torch.tensor([0, 1, 49, 7, 3])
-    slots = torch.tensor([9, 0, 27, 14, 8])
+    slots = torch.tensor([9, 0, 27, -1, 8])  # the fourth is padding
     norms = (random(3, head_dim, dtype=dtype), random(4, head_dim, dtype=dtype)) if head_norms else None
     keys, values = (random(seed, 7, page_size, kv_heads, head_dim, dtype=dtype) for seed in (5, 6))
     before = keys.clone(), values.clone()
@@ -80,8 +80,9 @@ def test_rope_write_rotates_norms_and_writes_exactly_its_slots(dtype, head_norms
 
     near(queries, rotate(query), dtype)
     expected_keys, expected_values = before[0].double(), before[1].double()
-    expected_keys.view(-1, kv_heads, head_dim)[slots] = rotate(key)
-    expected_values.view(-1, kv_heads, head_dim)[slots] = value
+    written = slots >= 0
+    expected_keys.view(-1, kv_heads, head_dim)[slots[written]] = rotate(key)[written]
+    expected_values.view(-1, kv_heads, head_dim)[slots[written]] = value[written]
     near(keys, expected_keys, dtype)
     near(values, expected_values, dtype)
 
