@@ -31,7 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--max-batch-rows", type=int, default=32, help="requests of one pass")
     add("--max-context", type=int, help="tokens of a request, prompt and output (default: the model's)")
     add("--grace", type=float, default=30.0, help="seconds that running requests get after a stop signal")
-    add("--trace-dir", metavar="DIR", help="keep the ranks' traces there (default: a folder that goes after a clean end)")
+    add(
+        "--trace-dir",
+        metavar="DIR",
+        help="keep the ranks' traces there (default: a folder that goes after a clean end)",
+    )
     add("--stall-bound", type=float, default=120.0, help="seconds at one wire row before the pipeline is called stuck")
 
 
