@@ -25,6 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--served-name", help="the model's name for clients (default: from --model)")
     add("--load-format", choices=("auto", "dummy"), default="auto", help="dummy: random weights from the config alone")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    add(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda (ranks spread over the visible GPUs), or cuda:N,... a rank each",
+    )
+    add("--gpu-memory-utilization", type=float, default=0.9, help="fraction of a GPU's memory that its ranks share")
     add("--page-size", type=int, default=16, help="tokens in a KV page")
     add("--kv-pages", type=int, default=2048, help="KV pages of each rank")
     add("--max-batch-tokens", type=int, default=256, help="tokens of one pass; longer prompts are prefilled in chunks")
@@ -86,6 +92,7 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         if not 0 <= getattr(arguments, name) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; allowed: 0 or more seconds")
     protocol = load_table(arguments.table)
+    _demand_certificate(protocol, arguments.pp, slots, arguments.unproved)
     checkpoint = open_checkpoint(arguments.model, arguments.load_format, arguments.seed)
     partition(checkpoint.config.layers, arguments.pp)
     longest = checkpoint.config.context_length
@@ -111,9 +118,27 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         host=arguments.host,
         load_format=arguments.load_format,
         dtype=arguments.dtype,
+        device=arguments.device,
+        gpu_memory_utilization=arguments.gpu_memory_utilization,
         seed=arguments.seed,
         grace=arguments.grace,
         stall_bounds={**STALL_BOUNDS, "wire": arguments.stall_bound},
         trace_dir=arguments.trace_dir or "",
     )
     return settings, protocol, checkpoint
+
+
+def _demand_certificate(protocol, ranks: int, slots: int, unproved: bool) -> None:  # type: ignore[no-untyped-def]
+    """A table runs only if a certificate covers it under the contracts of the wires in use."""
+    from headway.engine.wires import GlooOutgoing
+    from headway.spec.certificate import find, shipped
+    from headway.spec.language import SpecError
+
+    try:
+        find(shipped(), protocol, ranks, slots, {channel.name: GlooOutgoing.transport for channel in protocol.channels})
+    except SpecError as error:
+        if not unproved:
+            raise ValueError(
+                f"{error}; `headway verify --table ...` says more, --unproved launches it all the same"
+            ) from error
+        print(f"headway serve: WARNING: UNPROVED TABLE: {error}. It may hang.", file=sys.stderr, flush=True)
