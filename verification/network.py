@@ -58,7 +58,7 @@ class Network:
         return wires, tuple(order.index(key) for key in keys)
 
     @cached_property
-    def _back(self) -> dict[int, int]:
+    def back_wires(self) -> dict[int, int]:
         """For a wire of credits, the one in the other direction."""
         of = {(w.source, w.sink): i for i, w in enumerate(self.wires) if self._contract(i).kind == "credits"}
         return {i: of[source, sink] for (sink, source), i in of.items() if (source, sink) in of}
@@ -84,7 +84,7 @@ class Network:
         """Whether the sink's receive has begun: under credits, only after its own earlier sends to that peer."""
         if not self.at_receive(state, standing, wire):
             return False
-        back = self._back.get(wire)
+        back = self.back_wires.get(wire)
         if back is None:
             return True
         sent = len(state.queues[back])
