@@ -75,8 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     from pathlib import Path
 
+    import torch
+
     from headway.engine.group import STALL_BOUNDS
     from headway.engine.pipeline import Settings
+    from headway.engine.placement import memory_shares, place_ranks
     from headway.engine.scheduling import Limits
     from headway.models import open_checkpoint, partition
     from headway.spec.catalog import load_table
@@ -91,6 +94,8 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     for name in ("grace", "stall_bound"):
         if not 0 <= getattr(arguments, name) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; allowed: 0 or more seconds")
+    devices = place_ranks(arguments.device, arguments.pp, torch.cuda.device_count())
+    memory_shares(devices, arguments.gpu_memory_utilization)
     protocol = load_table(arguments.table)
     _demand_certificate(protocol, arguments.pp, slots, arguments.unproved)
     checkpoint = open_checkpoint(arguments.model, arguments.load_format, arguments.seed)

@@ -13,7 +13,8 @@ from headway.engine.scheduling import Limits
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's settings. `pages` is the size of its own KV pool; `refuse` plants refusals for tests.
 
-    The trace goes to the folder `traces`, or to `directory` when that is empty.
+    `devices` has the device of every rank, such as `cpu` or `cuda:1`; `memory_share` is the fraction of its device's
+    memory that this rank may use. The trace goes to the folder `traces`, or to `directory` when that is empty.
     """
 
     rank: int
@@ -24,16 +25,23 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     limits: Limits
     pages: int
+    devices: list[str]
     intake: str
     reports: str
     load_format: Literal["auto", "dummy"] = "auto"
     kernels: str = "reference"
     dtype: str = "float32"
     seed: int = 0
+    memory_share: float = 1.0
     threads: int = 1
     gate_bound: float = 60.0
     refuse: list[int] = []
     traces: str = ""
+
+    @property
+    def device(self) -> str:
+        """This rank's device."""
+        return self.devices[self.rank]
 
     @property
     def trace_directory(self) -> Path:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import torch
 
 from headway.engine.config import RankConfig
 from headway.engine.group import STALL_BOUNDS, RankGroup, make_directory, remove_directory
+from headway.engine.placement import memory_shares, place_ranks
 from headway.engine.scheduling import Limits
 from headway.engine.serving import EngineClient, ServedModel, Server, create_app
 from headway.engine.serving.debug import protocol_router
@@ -36,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     load_format: str = "auto"
     dtype: str = "float32"
+    device: str = "cpu"
+    gpu_memory_utilization: float = 0.9
     seed: int = 0
     grace: float = 30.0
     gate_bound: float = 60.0
@@ -46,7 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> list[RankConfig]:
-    """The settings of each rank."""
+    """The settings of each rank. Raises `ValueError` when the devices asked for are not there."""
+    devices = place_ranks(settings.device, settings.ranks, torch.cuda.device_count())
+    shares = memory_shares(devices, settings.gpu_memory_utilization)
     threads = max(1, (os.cpu_count() or 1) // settings.ranks)
     pages: Mapping[int, int] = dict(enumerate(settings.pages_by_rank))
     return [
@@ -59,6 +65,8 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
             model=settings.model,
             limits=settings.limits,
             pages=pages.get(rank, settings.limits.pages),
+            devices=devices,
+            memory_share=shares[rank],
             intake=f"ipc://{directory}/intake",
             reports=f"ipc://{directory}/reports",
             load_format="dummy" if settings.load_format == "dummy" else "auto",
