@@ -177,14 +177,17 @@ def find(
     transports: Mapping[str, Transport],
 ) -> Certificate:
     """The first certificate that covers a launch of this table; if none does, raises `SpecError` with their reasons."""
+    what = f"no certificate covers table {protocol.name!r} {protocol.fingerprint[:12]}"
+    candidates = [certificate for certificate in certificates if certificate.fingerprint == protocol.fingerprint]
+    if not candidates:
+        raise SpecError(f"{what}: none is for this fingerprint")
     reasons = []
-    for certificate in certificates:
+    for certificate in candidates:
         reason = covers(certificate, protocol.fingerprint, ranks, slots, transports)
         if reason is None:
             return certificate
         reasons.append(f"{certificate.table} ({certificate.contract}): {reason}")
-    listed = "; ".join(dict.fromkeys(reasons)) or "there are none"
-    raise SpecError(f"no certificate covers table {protocol.name!r} {protocol.fingerprint[:12]}: {listed}")
+    raise SpecError(f"{what}: {'; '.join(dict.fromkeys(reasons))}")
 
 
 # --- checking one without the prover -----------------------------------------------------------------------
