@@ -28,7 +28,7 @@ class Workload:
 
     def attach(self, protocol: Protocol) -> Protocol:
         """The table with this environment; raises `SpecError` if it lacks the rows that the environment drives."""
-        return protocol.with_roles([self._role(role) for role in protocol.roles], name=protocol.name)
+        return protocol.with_roles([self._role(role) for role in protocol.roles], checked=protocol.checked)
 
     def _role(self, role: Role) -> Role:
         if role.place in ("first", "solo"):
@@ -61,7 +61,7 @@ class Workload:
             "poll_requests": arrival,
             "plan": lambda row: replace(
                 row,
-                assume=may_plan,
+                assume=conjunction(row.assume, may_plan),
                 effects=(
                     *row.effects,
                     ("left", ite(launched, ite(starts, self.passes - 1, owed - 1), 0)),
@@ -85,7 +85,7 @@ class Workload:
         def refuse(row: Row) -> Row:
             may: Expr = honoured | (Var("launch") & ~Var("void") & ~refusals.eq(0)) if self.refusals else honoured
             effects = (("refusals", ite(honoured, refusals, refusals - 1)),) if self.refusals else ()
-            return replace(row, assume=may, effects=(*row.effects, *effects))
+            return replace(row, assume=conjunction(row.assume, may), effects=(*row.effects, *effects))
 
         ghosts = (
             Variable("refusals", Range(0, self.refusals), self.refusals, "grants that may be refused", ghost=True),

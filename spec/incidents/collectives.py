@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from headway.spec.edits import Edit, add_field, add_variable, at_rank, choose, diverge, edit, insert, move, rewrite
-from headway.spec.incidents.incident import PASS, Incident, busy, dead, free, idle, requests
+from headway.spec.edits import (
+    Edit,
+    add_field,
+    add_variable,
+    assume,
+    at_rank,
+    choose,
+    diverge,
+    edit,
+    insert,
+    move,
+    rewrite,
+)
+from headway.spec.incidents.incident import PASS, Incident, Then, busy, dead, free, idle, requests
 from headway.spec.language import FALSE, TRUE, Bool, Expr, Got, Param, Range, Var, ite
 from headway.spec.table import Collective, Protocol, Variable
 
@@ -135,7 +147,7 @@ CUT_OVER = (
             ),
             insert("cut over", Collective("cut over"), after="apply output", when=Var("join"), roles=("last",)),
         ),
-        dead("cut over", "receive output", "receive output", cycle=(0, 1)),
+        dead("cut over", "cut over", "await output", cycle=(0, 2)),
         f"{A}, #631: safe only when every output has been forwarded",
         busy(1),
     ),
@@ -204,9 +216,9 @@ VERDICTS = (
                 roles=("first",),
             ),
         ),
-        dead("end", "end", "settle output"),
+        dead("end", "settle chain", "flush output"),
         f"{C}, #1268: one rank's idle answer puts the group to sleep",
-        requests(),
+        Then(requests(), (assume("plan", Got("launch") | Var("waiting").eq(0), roles=("first",)),)),
     ),
 )
 

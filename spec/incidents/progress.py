@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headway.spec.edits import Edit, acting, add_variable, assume, edit, insert, rewrite, set_effect, set_otherwise
+from headway.spec.edits import (
+    Edit,
+    acting,
+    add_variable,
+    assume,
+    choose,
+    edit,
+    insert,
+    rewrite,
+    set_effect,
+    set_otherwise,
+)
 from headway.spec.incidents.incident import LIVELOCK, PASS, Expected, Incident, Then, requests
 from headway.spec.language import TRUE, Bool, Const, Expr, Got, Param, Past, Range, Slot, Var, ite
 from headway.spec.sglang import Traffic
@@ -49,7 +60,7 @@ VOID_SPIN = (
 def _hold_back(unless: Expr) -> Edit:
     """In models, a waiting request is not planned unless `unless` holds; rank 0 does not sleep meanwhile."""
     held_back, asleep = WAITS & ~unless, Var("quiet").eq(Param("L"))
-    nothing = ~Got("launch") & Got("digest").eq(0)
+    nothing, holds = ~Got("launch") & Got("digest").eq(0), Got("holds")
 
     def apply(protocol: Protocol) -> Protocol:
         present = acting(protocol.role("first"), "plan").assume
@@ -58,7 +69,7 @@ def _hold_back(unless: Expr) -> Edit:
             add_variable(Variable("held back", Bool(), False, "a request waits for more than a slot"), roles=DECIDING),
             rewrite("hold back", "plan", present, ite(held_back, nothing, present), roles=DECIDING),
             rewrite("stay awake", "take requests", asleep, asleep & ~Var("held back"), roles=DECIDING),
-            insert("note who waits", None, (("held back", held_back),), before="plan", roles=DECIDING),
+            choose("plan", "holds", holds.eq(held_back), (("held back", holds),), roles=DECIDING),
             checked=False,
         )
 

@@ -14,8 +14,8 @@ class Traffic:
 
     `batches`: at most so many, None for no bound. `gaps`: whether passes without a batch may come between batches;
     without gaps the first pass has one, and so on until all are used up. With `stops` the pipeline may stop when it has
-    been idle for so long (L + 1 passes) that every output has come home. `retractions`: how often a rank of the fork's table may fail to
-    honour an admission, at most; `retracting`: which rank, 0 for any.
+    been idle for so long (L + 1 passes) that every output has come home. `retractions`: how often a rank of the fork's
+    table may fail to honour an admission, at most; `retracting`: which rank, 0 for any.
     """
 
     batches: int | None = None
