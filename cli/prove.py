@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headway.cli import USAGE_ERROR
 from headway.spec.catalog import load_table
-from headway.spec.certificate import read
+from headway.spec.certificate import PRODUCTION, read
 from headway.spec.language import SpecError
 from headway.spec.table import Protocol
 from headway.spec.transports import Transport, parse_transport
@@ -25,7 +25,9 @@ CERTIFICATES = Path(__file__).resolve().parent.parent / "spec" / "certificates"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("--table", default="serving", help="table name, module:function or file.py:function")
+    parser.add_argument(
+        "--table", help=f"table name, module:function or file.py:function (default: {', '.join(PRODUCTION)})"
+    )
     parser.add_argument("--contract", action="append", default=[], help="a named contract (default: all; see --list)")
     parser.add_argument(
         "--transport",
@@ -42,15 +44,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prove; exit status 0 when everything holds, 1 when something does not, 2 for wrong usage."""
-    from headway.verification.prove.certificate import CONTRACTS, contract, prove_table, with_transports
+    from headway.verification.prove.certificate import CONTRACTS
 
     if arguments.list:
         for name, transports in CONTRACTS.items():
             print(f"{name}: control {transports['control'].name}, tensor {transports['tensor'].name}")
         return 0
+    done = [_run(name, arguments) for name in ([arguments.table] if arguments.table else PRODUCTION)]
+    return max(done)
+
+
+def _run(name: str, arguments: argparse.Namespace) -> int:
+    from headway.verification.prove.certificate import CONTRACTS, contract, prove_table, with_transports
+
     try:
-        protocol = load_table(arguments.table)
-        contracts = {name: contract(protocol, name) for name in _names(arguments.contract, list(CONTRACTS))}
+        protocol = load_table(name)
+        contracts = {each: contract(protocol, each) for each in _names(arguments.contract, list(CONTRACTS))}
         if arguments.transport:
             contracts = {"custom": _custom(protocol, arguments.transport)}
     except SpecError as error:
@@ -60,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(protocol, list(contracts))
     start = time.perf_counter()
     table = prove_table(protocol)
-    proofs = {name: with_transports(protocol, table, transports) for name, transports in contracts.items()}
+    proofs = {each: with_transports(protocol, table, transports) for each, transports in contracts.items()}
     seconds = time.perf_counter() - start
     if arguments.json:
         print(json.dumps(_as_json(protocol, proofs, seconds), indent=1))
@@ -69,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.write is not None:
         folder = Path(arguments.write)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, proof in proofs.items():
+        for each, proof in proofs.items():
             if proof.holds:
-                path = folder / f"{protocol.name}-{name}.json"
+                path = folder / f"{protocol.name}-{each}.json"
                 path.write_text(proof.certificate().text(), encoding="utf-8")
                 print(f"wrote {path}", file=sys.stderr)
     return 0 if all(proof.holds for proof in proofs.values()) else 1

@@ -22,6 +22,8 @@ from headway.spec.table import Protocol
 from headway.spec.transports import Transport, parse_transport
 
 FORMAT = 1
+PRODUCTION = ("serving", "serving-in-step")
+"""The tables that certificates are shipped for."""
 MOST_RANKS = 64
 """Up to how many ranks a check evaluates every wait by numbers, besides the check for all of them."""
 
@@ -201,6 +203,7 @@ def obligations(protocol: Protocol) -> tuple[str, ...]:
         *(f"well-formed: {role.name}" for role in protocol.roles),
         *(f"matched: {pair.source.name} to {pair.sink.name}" for pair in pairs),
         *(f"settled: {name}" for name in followers),
+        "progress",
     )
 
 

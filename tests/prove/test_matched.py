@@ -146,3 +146,17 @@ def test_guards_that_overlap_for_many_ranks_only_are_noticed() -> None:
     found = findings(table.with_roles([changed if r is role else r for r in table.roles], checked=False))
     assert found[0].law == "one guard at a location"
     assert "P = 9" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        (set_effect("honour", "void", Var("launch") & ~Got("honoured"), roles=("last",)), "last: honour"),
+        (set_effect("honour", "will_launch", Var("launch") & Got("honoured"), roles=("middle",)), "middle: honour"),
+        (set_effect("receive output", "returned_void", FALSE, roles=("first",)), "first: receive output"),
+        (set_field("post output", "void", FALSE), "first: receive output"),
+    ],
+)
+def test_voids_that_are_lost_or_made_up_are_noticed(change: Edit, row: str) -> None:
+    found = [finding for finding in findings(edit(serving_table(), change)) if finding.law == "no void unreported"]
+    assert row in names(found)

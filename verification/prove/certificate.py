@@ -19,6 +19,7 @@ from headway.verification.prove.acyclic import Acyclic, prove_acyclic
 from headway.verification.prove.matched import FromFirst, prove_matched
 from headway.verification.prove.meeting import Facts
 from headway.verification.prove.obligation import Finding, Obligation
+from headway.verification.prove.progress import prove_progress
 from headway.verification.prove.wellformed import prove_wellformed
 
 CONTRACTS: Mapping[str, Mapping[str, Transport]] = {
@@ -89,8 +90,9 @@ def prove_table(protocol: Protocol) -> tuple[list[Obligation], Facts, FromFirst]
         obligations.append(obligation)
     if not all(obligation.holds for obligation in obligations):
         return obligations, facts, {}
-    matched, carried = prove_matched(protocol, facts)
-    return [*obligations, *matched], facts, carried
+    matched = prove_matched(protocol, facts)
+    progress = prove_progress(protocol, facts, matched)
+    return [*obligations, *matched.obligations, progress], facts, matched.from_first
 
 
 def prove(protocol: Protocol, transports: Mapping[str, Transport]) -> Proof:

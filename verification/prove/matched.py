@@ -8,6 +8,7 @@ of one rank have to do with those of another (the carried facts) is found the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import z3
 
@@ -30,22 +31,32 @@ from headway.verification.prove.walk import Pass, Rank, walk_pass
 FromFirst = Mapping[str, Mapping[str, Carried]]  # by the first rank's role, then the other rank's
 
 
-def prove_matched(protocol: Protocol, facts: Facts) -> tuple[list[Obligation], FromFirst]:
-    """One obligation for each pair of neighbours and one for each role's end; and what is carried from rank 0."""
+@dataclass
+class Matched:
+    """One obligation for each pair of neighbours and one for each role's end; what is carried from rank 0; and how
+    neighbours along the pipeline meet."""
+
+    obligations: list[Obligation]
+    from_first: FromFirst
+    meetings: Mapping[Neighbours, Meeting]
+
+
+def prove_matched(protocol: Protocol, facts: Facts) -> Matched:
+    """The obligation, given the facts that hold at the end of each role's passes."""
     obligations = {
         pair: Obligation(f"matched: {pair.source.name} to {pair.sink.name}") for pair in neighbours(protocol)
     }
-    steps: list[tuple[Neighbours, Carried]] = []
+    meetings: dict[Neighbours, Meeting] = {}
     for pair, obligation in obligations.items():
         if pair.path == "forward":
             with obligation.timed():
-                steps.append((pair, _prove_direct(protocol, pair, facts, obligation)))
-    from_first = carried_from_first(steps)
-    between = dict(steps)
+                meetings[pair] = _prove_direct(protocol, pair, facts, obligation)
+    between = {pair: meeting.links[0].carried for pair, meeting in meetings.items()}
+    from_first = carried_from_first(list(between.items()))
     for pair, obligation in obligations.items():
         with obligation.timed():
             for channel in protocol.channels:
-                if channel.path == pair.path and not (pair.path == "forward" and linear(channel.lag) == Linear()):
+                if channel.path == pair.path and channel not in _direct(protocol):
                     _prove_lagged(protocol, pair, channel, facts, between, from_first, obligation)
     ends = []
     for first, others in from_first.items():
@@ -53,15 +64,19 @@ def prove_matched(protocol: Protocol, facts: Facts) -> tuple[list[Obligation], F
             ends.append(Obligation(f"settled: {name}"))
             with ends[-1].timed():
                 _prove_settled(protocol, protocol.role(first), protocol.role(name), carried, facts, ends[-1])
-    return [*obligations.values(), *ends], from_first
+    return Matched([*obligations.values(), *ends], from_first, meetings)
 
 
-def _prove_direct(protocol: Protocol, pair: Neighbours, facts: Facts, obligation: Obligation) -> Carried:
-    """The channels whose messages are received in the pass in which they are posted, and what they carry."""
+def _direct(protocol: Protocol) -> list[Channel]:
+    """The channels whose messages are received in the pass in which they are posted."""
+    return [c for c in protocol.channels if c.path == "forward" and linear(c.lag) == Linear()]
+
+
+def _prove_direct(protocol: Protocol, pair: Neighbours, facts: Facts, obligation: Obligation) -> Meeting:
+    """One pass of two neighbours, in which the sink takes what the source posts."""
     this_pass = z3.Int("n")
     left = walk_pass(Rank(protocol, pair.source, "a"), this_pass)
-    direct = [c for c in protocol.channels if c.path == "forward" and linear(c.lag) == Linear()]
-    messages = {channel.name: left.message(channel.name) for channel in direct if left.of(Post, channel.name)}
+    messages = {c.name: left.message(c.name) for c in _direct(protocol) if left.of(Post, c.name)}
     right = walk_pass(Rank(protocol, pair.sink, "b"), this_pass, messages)
     carried = carried_between(pair, left, right, facts)
     meeting = Meeting((left, right), facts, (Link(0, 1, carried, pair.hop),))
@@ -71,12 +86,12 @@ def _prove_direct(protocol: Protocol, pair: Neighbours, facts: Facts, obligation
         text = f"one rank ends in a pass in which its neighbour does not: {meeting.situation(model)}"
         obligation.findings.append(Finding("one end", _endings(pair.source, pair.sink), text))
     obligation.proved.append("both end in the same pass")
-    for channel in direct:
+    for channel in _direct(protocol):
         _both_ends(meeting, left, right, channel, solver, [], obligation)
     if carried:
         names = (mine if mine == theirs else f"{mine} = {theirs}" for mine, theirs in sorted(carried))
         obligation.proved.append(f"carried: {', '.join(names)}")
-    return carried
+    return meeting
 
 
 def _both_ends(
