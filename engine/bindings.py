@@ -22,10 +22,13 @@ class Runner(Protocol):
         """Lay out a batch."""
 
     def forward(self, work: Any, hidden: Any) -> Any:
-        """Run the stage."""
+        """Run a stage without the head: hidden states for the next one, which the device may still be computing."""
 
-    def sample(self, work: Any, logits: Any) -> list[int]:
-        """Choose tokens."""
+    def launch(self, work: Any, hidden: Any) -> None:
+        """Run a stage with the head and choose tokens, which `collect` gives; the device may still be at it."""
+
+    def collect(self) -> list[int]:
+        """The tokens of the oldest launched pass not yet collected: the only wait for the device."""
 
 
 class Desk(Protocol):
@@ -78,7 +81,12 @@ class FollowerBindings:
 
     def forward_last(self, work: Any, hidden: torch.Tensor) -> Output:
         """Hidden states in, tokens out."""
-        return Output(self._runner.sample(work, self._runner.forward(work, hidden)))
+        self._runner.launch(work, hidden)
+        return self.collect_output()
+
+    def collect_output(self) -> Output:
+        """Wait for the tokens of the oldest launched pass."""
+        return Output(self._runner.collect())
 
     def void_output(self, decision: Decision) -> Output:
         """What a launched pass returns when some rank could not honour it."""
@@ -125,9 +133,9 @@ class LeaderBindings(FollowerBindings):
         """Token ids in, hidden states out."""
         return self._runner.forward(work, None)
 
-    def forward_solo(self, work: Any) -> Output:
-        """Token ids in, tokens out."""
-        return Output(self._runner.sample(work, self._runner.forward(work, None)))
+    def forward_solo(self, work: Any) -> None:
+        """Token ids in; the tokens that come out are collected later."""
+        self._runner.launch(work, None)
 
     def apply_output(self, of_pass: int, output: Output, void: bool) -> None:
         """Take what came of a launched pass, and report it."""

@@ -83,7 +83,8 @@ class BatchRow(msgspec.Struct, frozen=True, array_like=True):
     """One request's part of a pass: `count` tokens from position `start`.
 
     `pages` are the KV pages of block-table entries `first_page`, `first_page + 1`, ...: applying a row twice
-    changes nothing. `samples` says whether the last token's logits yield a token.
+    changes nothing. `samples` says whether the last token's logits yield a token. With `from_last` the one input is
+    the token that the request's last pass samples, which was in flight when this row was planned.
     """
 
     request: int
@@ -92,6 +93,7 @@ class BatchRow(msgspec.Struct, frozen=True, array_like=True):
     first_page: int
     pages: list[int]
     samples: bool
+    from_last: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True):

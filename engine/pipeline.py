@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from headway.engine.serving import EngineClient, ServedModel, Server, create_app
 from headway.engine.serving.debug import protocol_router
 from headway.engine.watchdog import Stall
 from headway.models import Checkpoint
+from headway.spec.serving import passes_ahead
 from headway.spec.table import Protocol
 
 
@@ -55,6 +57,8 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
     shares = memory_shares(devices, settings.gpu_memory_utilization)
     threads = max(1, (os.cpu_count() or 1) // settings.ranks)
     pages: Mapping[int, int] = dict(enumerate(settings.pages_by_rank))
+    ahead = passes_ahead(protocol, settings.ranks, settings.limits.slots)
+    limits = replace(settings.limits, ahead=ahead)
     return [
         RankConfig(
             rank=rank,
@@ -63,7 +67,7 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
             table=settings.table,
             fingerprint=protocol.fingerprint,
             model=settings.model,
-            limits=settings.limits,
+            limits=limits,
             pages=pages.get(rank, settings.limits.pages),
             devices=devices,
             memory_share=shares[rank],

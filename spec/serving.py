@@ -12,6 +12,7 @@ from headway.spec.language import (
     FALSE,
     TRUE,
     Bool,
+    Const,
     Expr,
     Got,
     Identity,
@@ -21,9 +22,11 @@ from headway.spec.language import (
     Posted,
     Range,
     Slot,
+    SpecError,
     ThisPass,
     Var,
     ite,
+    static_value,
 )
 from headway.spec.table import (
     Await,
@@ -285,21 +288,42 @@ def last_role() -> Role:
 _FOLLOWER = (LAUNCH, DIGEST, STOP, VOID, UPSTREAM, WILL_LAUNCH)
 
 
-def solo_role() -> Role:
-    """The only rank: the same steps without wires."""
+def solo_role(lag: int = 1) -> Role:
+    """The only rank. Each pass launches, then collects the output of the pass `lag` before: its one wait for its model.
+
+    With lag 1 it plans and launches pass n + 1 while the device still runs pass n, whose tokens it does not know.
+    """
     steps = Steps()
     take_requests(steps)
     steps.do("learn requests", Local("learn_requests", ("requests",)))
     steps.branch("stop here", stop, "end")
     plan(steps)
-    steps.do("launch", Local("forward_solo", ("batch",), ("output",), nature="compute"), when=launch)
-    steps.do("apply output", Local("apply_output", (PASS - OUTPUT_LAG, "output", Var("returned_void"))), when=launch)
+    steps.do("launch", Local("forward_solo", ("batch",), nature="compute"), when=launch)
+    due = Past("launch", Const(lag))
+    of_pass = PASS - lag
+    steps.do("collect output", Local("collect_output", (), ("output",), nature="compute"), when=due)
+    steps.do("apply output", Local("apply_output", (of_pass, "output", Var("returned_void"))), when=due)
     rows = next_pass(steps.rows("take requests"), "take requests", COUNT_QUIET)
     return Role("solo", "solo", (LAUNCH, DIGEST, STOP, QUIET, RETURNED_VOID), rows, "take requests")
 
 
-def serving_table() -> Protocol:
-    """The production table."""
-    return Protocol(
-        "serving", CHANNELS, REGISTERS, (solo_role(), first_role(), middle_role(), last_role()), __doc__ or ""
-    )
+def serving_table(overlap: int = 1) -> Protocol:
+    """The production table. With `overlap` 0 a single rank waits for each pass before it plans the next."""
+    if overlap not in (0, 1):
+        raise SpecError(f"overlap is {overlap}; allowed: 0, 1")
+    roles = (solo_role(overlap), first_role(), middle_role(), last_role())
+    return Protocol("serving" if overlap else "serving-in-step", CHANNELS, REGISTERS, roles, __doc__ or "")
+
+
+def passes_ahead(protocol: Protocol, ranks: int, slots: int) -> int:
+    """How many passes of one slot may be in flight when rank 0 plans that slot again.
+
+    Pass n applies the output of pass n - lag after it has planned, so passes n - lag .. n - 1 are out by then, and
+    every `slots`-th of them is of the same slot. Raises `SpecError` when no row applies outputs.
+    """
+    for row in protocol.role_of(0, ranks).rows:
+        if isinstance(row.operation, Local) and row.operation.binding == "apply_output":
+            of_pass = row.operation.reads[0]
+            if isinstance(of_pass, Expr):
+                return -static_value(of_pass, {"P": ranks, "L": slots, "R": 0}) // slots
+    raise SpecError(f"table {protocol.name!r}: no row of rank 0 applies an output")

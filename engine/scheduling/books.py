@@ -23,7 +23,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Member:
-    """One row of a batch for the worker. `table` is the books' own list: read it before the next decision."""
+    """One row of a batch for the worker. `table` is the books' own list: read it before the next decision.
+
+    With `from_last` the one input is the token that the request's last pass samples, known to the worker alone.
+    """
 
     request: int
     table: list[int]
@@ -31,6 +34,7 @@ class Member:
     count: int
     sampling: Sampling
     samples: bool
+    from_last: bool = False
 
 
 class Books:
@@ -90,4 +94,4 @@ class Books:
     def _take(self, row: BatchRow, entry: Entry) -> Member:
         entry.table[row.first_page :] = row.pages
         entry.length = row.start + row.count
-        return Member(row.request, entry.table, row.start, row.count, entry.sampling, row.samples)
+        return Member(row.request, entry.table, row.start, row.count, entry.sampling, row.samples, row.from_last)

@@ -11,7 +11,8 @@ class Limits:
 
     `pages` is the size of the smallest rank's KV pool, in pages of `page_size` tokens; `max_context` the most
     tokens of a request, prompt and generated together; `max_batch_tokens` and `max_batch_rows` bound one pass;
-    `max_retries` is how often in a row a request's pass may be void before the request ends with an error.
+    `max_retries` is how often in a row a request's pass may be void before the request ends with an error. `ahead` is
+    how many passes of a slot may be in flight when the slot is planned again (`spec.serving.passes_ahead`).
     """
 
     slots: int
@@ -21,10 +22,11 @@ class Limits:
     max_batch_rows: int
     max_context: int
     max_retries: int = 3
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "max_retries" else 1
+            value, least = getattr(self, field.name), 0 if field.name in ("max_retries", "ahead") else 1
             if value < least:
                 raise ValueError(f"{field.name} is {value}, must be at least {least}")
         # Every request of a slot decodes in every pass of the slot, so the rows must fit into the tokens.

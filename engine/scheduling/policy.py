@@ -1,11 +1,14 @@
 """The admission policy of rank 0: continuous batching with chunked prefill over the slots of the pipeline.
 
-Within a slot, planning and output alternate, so a request of the slot being planned is never in flight. Age decides
-every conflict: the queue is served in order of arrival and nobody overtakes its head; pages are taken from the
-youngest of the slot being planned; and the oldest running request is never preempted. When pages of other slots
-keep it from going on, it is `starved`: the next page goes to no younger request, and the other slots yield one.
-Hence the oldest running request gets on at least every second time its slot is planned, and ends; and so do all,
-one after the other.
+Planning goes by counts, not by tokens: up to `ahead` passes of the slot being planned may be in flight, and a token
+that they sample is known to be there before it is known. A request that ends in one of them, by a stop token or an
+abort, is planned no further, and what later ones return for it is dropped.
+
+Age decides every conflict: the queue is served in order of arrival and nobody overtakes its head; pages are taken from
+the youngest of the slot being planned; and the oldest running request is never preempted. Pages that a pass in flight
+may write are free once it is back; whoever needs one waits for it. When pages of other slots keep the oldest running
+request from going on, it is `starved`: the next page goes to no younger request, and the other slots yield one. Hence
+it gets on after a bounded number of passes, and ends; and so do all, one after the other.
 """
 
 from __future__ import annotations
@@ -47,11 +50,12 @@ class Plan(NamedTuple):
 
 @dataclass(slots=True)
 class Flight:
-    """A launched pass whose output is awaited: its rows and, in the same order, their requests."""
+    """A launched pass whose output is awaited: its rows and, in the same order, their requests and `rewinds`."""
 
     slot: int
     rows: list[BatchRow]
     requests: list[Request]
+    rewinds: list[int]
 
 
 class Batch:
@@ -64,13 +68,16 @@ class Batch:
 
     def add(self, request: Request, count: int) -> None:
         """The next `count` tokens of `request`, with the part of its block table that the ranks do not have."""
+        start, sent = request.granted, request.sent
         samples = count == request.remaining
-        row = BatchRow(request.id, request.computed, count, request.sent, request.table[request.sent :], samples)
-        self.rows.append(row)
+        from_last = request.pending > 0
+        self.rows.append(BatchRow(request.id, start, count, sent, request.table[sent:], samples, from_last))
         self.requests.append(request)
         self.tokens_left -= count
         request.sent = len(request.table)
-        request.in_flight = True
+        request.granted = start + count
+        request.pending += samples
+        request.flights += 1
 
 
 class Scheduler:
@@ -82,6 +89,8 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # by arrival
         self._running: list[list[Request]] = [[] for _ in range(limits.slots)]  # each by arrival
+        self._leaving: list[Request] = []
+        self._coming = 0  # pages that leaving requests will free and nobody waits for yet
         self._flights: dict[int, Flight] = {}  # by pass
         self._starved: Request | None = None
         self._released: list[int] = []
@@ -119,17 +128,23 @@ class Scheduler:
     def plan(self, pass_number: int, slot: int) -> Plan:
         """Decides the batch of a pass: decodes first, then chunks of prompts, then new requests.
 
-        Raises ValueError when the output of the slot's previous pass has not been applied.
+        Raises ValueError when outputs of more than `ahead` passes of the slot have not been applied.
         """
-        if any(flight.slot == slot for flight in self._flights.values()):
-            raise ValueError(f"slot {slot} is planned in pass {pass_number} while a pass of it is in flight")
+        out = sum(flight.slot == slot for flight in self._flights.values())
+        if out > self.limits.ahead:
+            raise ValueError(
+                f"slot {slot} is planned in pass {pass_number} with {out} passes of it in flight; "
+                f"allowed: {self.limits.ahead}"
+            )
         batch = Batch(self.limits.max_batch_tokens)
+        self._coming = sum(len(request.table) for request in self._leaving)
         self._yield_page(slot)
         self._decode(slot, batch)
         self._prefill(slot, batch)
         self._admit(slot, batch)
         if batch.rows:
-            self._flights[pass_number] = Flight(slot, batch.rows, batch.requests)
+            rewinds = [request.rewinds for request in batch.requests]
+            self._flights[pass_number] = Flight(slot, batch.rows, batch.requests, rewinds)
             self._passes += 1
         released, self._released = self._released, []
         return Plan(Decision(batch.rows, released), batch_digest(batch.rows))
@@ -144,21 +159,24 @@ class Scheduler:
             raise ValueError(f"pass {pass_number} returned {len(output.tokens)} tokens, expected {expected}")
         self._voids += void
         tokens = iter(output.tokens)
-        for request, row in zip(flight.requests, flight.rows, strict=True):
-            request.in_flight = False
+        for request, row, rewinds in zip(flight.requests, flight.rows, flight.rewinds, strict=True):
+            request.flights -= 1
             token = next(tokens) if row.samples and not void else None
-            if request.aborted:
-                self._end(request, "abort")
+            if request.ended or request.aborted or request.rewinds != rewinds:
+                pass  # planned before it was known that the request goes no further, or not from here
             elif void:
                 self._retry(request, output)
             else:
                 request.retries = 0
                 request.computed += row.count
                 if token is not None:
+                    request.pending -= 1
                     self._extend(request, token)
+            if request.leaving and not request.flights:
+                self._settle(request)
 
     def input_tokens(self, row: BatchRow) -> list[int]:
-        """The token ids that a planned row feeds to the embedding."""
+        """The token ids that a planned row feeds to the embedding; none where it is fed from the last pass."""
         return self.requests[row.request].tokens[row.start : row.start + row.count]
 
     def take_reports(self) -> list[Report]:
@@ -233,12 +251,9 @@ class Scheduler:
     def _abort(self, identity: int) -> None:
         """Ends the request, at once or when its output is back. It may have ended while the abort was on its way."""
         request = self.requests.get(identity)
-        if request is None:
-            return
-        if request.in_flight:
+        if request is not None and not request.ended:
             request.aborted = True
-        else:
-            self._end(request, "abort")
+            self._leave(request)
 
     # Building a batch
 
@@ -292,9 +307,12 @@ class Scheduler:
 
     def _grow(self, request: Request, slot: int) -> bool:
         """Gives a decoding request the page of its next position; False when it must wait or was preempted."""
-        if request.computed < len(request.table) * self.limits.page_size:
+        if request.granted < len(request.table) * self.limits.page_size:
             return True
         while self._available(request) < 1:
+            if self._coming:
+                self._coming -= 1
+                return False
             youngest = self._running[slot][-1]
             if youngest is request and self._is_oldest(request):
                 self._starved = request
@@ -314,44 +332,63 @@ class Scheduler:
         """Back into the queue by age, to compute everything again, what it generated as part of the prompt."""
         self._preemptions += 1
         self._leave(request)
-        request.computed = request.sent = 0
-        insort(self._waiting, request, key=_arrival)
 
     def _leave(self, request: Request) -> None:
-        """Takes a running request out of its slot and frees its pages."""
-        if request.slot is not None:
+        """Takes a request out of its slot or the queue, at once or when its passes in flight are back."""
+        if request.leaving:
+            return
+        if request.slot is None:
+            self._waiting.remove(request)
+        else:
             self._running[request.slot].remove(request)
-        self.pool.release(request.table)
-        request.table, request.slot = [], None
+            request.slot = None
         if self._starved is request:
             self._starved = None
+        if request.flights:
+            request.leaving = True
+            self._leaving.append(request)
+            self._coming += len(request.table)
+        else:
+            self._settle(request)
+
+    def _settle(self, request: Request) -> None:
+        """Frees the pages of a request that no pass in flight has; it is gone, or waits again."""
+        if request.leaving:
+            request.leaving = False
+            self._leaving.remove(request)
+        self.pool.release(request.table)
+        request.table = []
+        request.computed = request.granted = request.sent = 0
+        if request.aborted and not request.ended:
+            self._finish(request, "abort")
+        if request.ended:
+            del self.requests[request.id]
+            self._released.append(request.id)
+        else:
+            insort(self._waiting, request, key=_arrival)
 
     # Outputs
 
     def _extend(self, request: Request, token: int) -> None:
         request.tokens.append(token)
         if finish := request.finish_after(token):
-            self._end(request, finish, [token])
+            self._finish(request, finish, [token])
+            self._leave(request)
         else:
             self._reports.append(Generated(request.id, [token]))
 
     def _retry(self, request: Request, output: Output) -> None:
         """The same row again, with the whole block table: some ranks saw the last one, some did not."""
-        request.sent = 0
+        request.granted, request.pending, request.sent = request.computed, 0, 0
+        request.rewinds += 1
         request.retries += 1
         if request.retries > self.limits.max_retries:
-            self._end(
-                request,
-                "error",
-                error=f"refused {request.retries} times, last by rank {output.refused_by}: {output.refusal}",
-            )
+            refusal = f"refused {request.retries} times, last by rank {output.refused_by}: {output.refusal}"
+            self._finish(request, "error", error=refusal)
+            self._leave(request)
 
-    def _end(self, request: Request, finish: str, tokens: list[int] | None = None, error: str = "") -> None:
-        if request.slot is None:
-            self._waiting.remove(request)
-        self._leave(request)
-        del self.requests[request.id]
-        self._released.append(request.id)
+    def _finish(self, request: Request, finish: str, tokens: list[int] | None = None, error: str = "") -> None:
+        request.ended = True
         self._reports.append(Generated(request.id, tokens or [], finish, error))
 
 

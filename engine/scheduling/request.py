@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 class Request:
     """`tokens` are the prompt and what was generated; the KV of the first `computed` of them is in the pages.
 
-    `arrival` orders requests by age. `slot` is None while the request waits. The ranks have been told the first
-    `sent` entries of its block `table`. Only an output changes `computed` and `tokens`, so a void pass leaves
-    nothing to undo.
+    Its passes in flight, `flights` of them, will raise `computed` to `granted` and add `pending` tokens. Only an output
+    changes `computed` and `tokens`; a void one takes back what was granted, and counts as one of `rewinds`: passes
+    planned on it before it came back are worth nothing.
+
+    `arrival` orders requests by age. `slot` is None while the request waits or is `leaving`: out of its slot, holding
+    its pages until no pass in flight writes them; then it is gone if it has `ended`, else it waits again. The ranks
+    have been told the first `sent` entries of its block `table`.
     """
 
     id: int
@@ -21,17 +25,23 @@ class Request:
     max_tokens: int
     stop_tokens: frozenset[int]
     computed: int = 0
+    granted: int = 0
+    pending: int = 0
+    flights: int = 0
+    rewinds: int = 0
     table: list[int] = field(default_factory=list)
     sent: int = 0
     slot: int | None = None
-    in_flight: bool = False
+    leaving: bool = False
     aborted: bool = False
+    ended: bool = False
     retries: int = 0
 
     @property
     def remaining(self) -> int:
-        """Known tokens whose KV is still to be computed; 1 when decoding."""
-        return len(self.tokens) - self.computed
+        """Tokens whose KV no pass has been granted yet; 1 when decoding, 0 when the last one is on its way."""
+        known = len(self.tokens) + self.pending
+        return known - self.granted if known - self.prompt_length < self.max_tokens else 0
 
     def finish_after(self, token: int) -> str:
         """The finish reason once `token` has been generated, empty when the request goes on."""

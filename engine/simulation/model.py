@@ -7,6 +7,7 @@ batch of other members each changes the tokens of a request.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ class Work:
     """A batch as one stage sees it. `tokens` is empty where the stage does not embed."""
 
     members: tuple[tuple[int, tuple[int, ...], int, int, Sampling, bool], ...]
+    from_last: tuple[bool, ...]
     tokens: Values
 
 
@@ -36,15 +38,17 @@ class FakeStage:
     def __init__(self, page_size: int, spend: Callable[[int, int], None]) -> None:
         self._page_size, self._spend = page_size, spend
         self._cells: dict[int, tuple[int, int, int]] = {}  # cell of the KV cache -> request, position, value
+        self._last: dict[int, int] = {}  # request -> the token it sampled last
+        self._launched: deque[list[int]] = deque()
 
     def prepare(self, members: Sequence[Member], tokens: Sequence[Sequence[int]]) -> Work:
         """Lay out a batch."""
         rows = tuple((m.request, tuple(m.table), m.start, m.count, m.sampling, m.samples) for m in members)
-        return Work(rows, tuple(map(tuple, tokens)))
+        return Work(rows, tuple(m.from_last for m in members), tuple(map(tuple, tokens)))
 
     def forward(self, work: Work, hidden: Values | None) -> Values:
         """Write the values of this pass, read all earlier ones back, and return what each position becomes."""
-        inputs = work.tokens if hidden is None else hidden
+        inputs = self._embed(work) if hidden is None else hidden
         if [len(row) for row in inputs] != [count for _, _, _, count, _, _ in work.members]:
             raise WrongPageError(
                 f"hidden states for {[len(row) for row in inputs]} tokens, the batch is {work.members}"
@@ -54,6 +58,11 @@ class FakeStage:
             self._attend(request, table, start, values)
             for (request, table, start, _, _, _), values in zip(work.members, inputs, strict=True)
         )
+
+    def _embed(self, work: Work) -> Values:
+        """The input tokens; those that were not known to the planner are the last ones sampled."""
+        rows = zip(work.members, work.from_last, work.tokens, strict=True)
+        return tuple((self._last[request],) if from_last else given for (request, *_), from_last, given in rows)
 
     def _attend(self, request: int, table: tuple[int, ...], start: int, values: tuple[int, ...]) -> tuple[int, ...]:
         cells = [page * self._page_size + i for page in table for i in range(self._page_size)]
@@ -72,13 +81,19 @@ class FakeStage:
                 outputs.append(_mix(total))
         return tuple(outputs)
 
-    def sample(self, work: Work, logits: Values) -> list[int]:
-        """A token for each member that samples, in order."""
-        return [
-            _token(values[-1], sampling, start + count)
-            for (_, _, start, count, sampling, samples), values in zip(work.members, logits, strict=True)
-            if samples
-        ]
+    def launch(self, work: Work, hidden: Values | None) -> None:
+        """Forward, then a token for each member that samples, in order."""
+        tokens = []
+        for member, values in zip(work.members, self.forward(work, hidden), strict=True):
+            request, _, start, count, sampling, samples = member
+            if samples:
+                self._last[request] = _token(values[-1], sampling, start + count)
+                tokens.append(self._last[request])
+        self._launched.append(tokens)
+
+    def collect(self) -> list[int]:
+        """The tokens of the oldest launched pass not yet collected."""
+        return self._launched.popleft()
 
 
 def _mix(total: int) -> int:

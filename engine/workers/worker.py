@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from headway.models import KvCache, Stage, StageBatch
 
 @dataclass(frozen=True)
 class Work:
-    """A pass made ready for the device: T tokens of B members. `sampling` has an entry for each member that samples."""
+    """A pass made ready for the device: T tokens of B members. `sampling` has an entry for each of `samplers`."""
 
+    samplers: list[int]
     batch: StageBatch
     sampling: SamplingBatch
 
@@ -26,6 +28,8 @@ class Worker:
 
     def __init__(self, stage: Stage, cache: KvCache, kernels: Kernels) -> None:
         self._stage, self._cache, self._kernels = stage, cache, kernels
+        self._last: dict[int, int] = {}  # what the requests of the last launched pass sampled
+        self._launched: deque[list[int]] = deque()
 
     def prepare(self, members: Sequence[Member], tokens: Sequence[Sequence[int]]) -> Work:
         """Lay out a batch. `tokens`: input token ids, one list a member; empty where the stage does not embed."""
@@ -40,7 +44,11 @@ class Worker:
         owners = np.repeat(np.arange(len(members)), counts)
         slots = tables[owners, positions // page_size] * page_size + positions % page_size
         sampled = [(row, member) for row, member in enumerate(members) if member.samples]
-        ids = np.fromiter((token for part in tokens for token in part), dtype=np.int64) if tokens else None
+        ids = None
+        if tokens:
+            parts = zip(members, tokens, strict=True)
+            known = [[self._last[member.request]] if member.from_last else part for member, part in parts]
+            ids = np.fromiter((token for part in known for token in part), dtype=np.int64)
         batch = StageBatch(
             token_ids=None if ids is None else torch.from_numpy(ids),
             positions=torch.from_numpy(positions),
@@ -57,15 +65,19 @@ class Worker:
             [member.sampling.seed for _, member in sampled],
             [member.start + member.count for _, member in sampled],
         )
-        return Work(batch, sampling)
+        return Work([member.request for _, member in sampled], batch, sampling)
 
     def forward(self, work: Work, hidden: torch.Tensor | None) -> torch.Tensor:
         """Hidden states [T, hidden], or logits [S, vocabulary] where the stage has the head."""
         return self._stage.forward(work.batch, self._cache, hidden)
 
-    def sample(self, work: Work, logits: torch.Tensor) -> list[int]:
-        """One token id for each member that samples, in order."""
-        if not logits.shape[0]:
-            return []
-        tokens: list[int] = self._kernels.sample(logits, work.sampling).tolist()
-        return tokens
+    def launch(self, work: Work, hidden: torch.Tensor | None) -> None:
+        """Run the stage and sample; `collect` gives the tokens."""
+        logits = self.forward(work, hidden)
+        tokens = self._kernels.sample(logits, work.sampling).tolist() if work.samplers else []
+        self._last = dict(zip(work.samplers, tokens, strict=True))
+        self._launched.append(tokens)
+
+    def collect(self) -> list[int]:
+        """The tokens of the oldest launched pass not yet collected, one for each member that samples, in order."""
+        return self._launched.popleft()

@@ -106,7 +106,10 @@ class Bindings:
         assert hidden == "hidden"
         return "tokens"
 
-    def forward_solo(self, batch: str) -> str:
+    def forward_solo(self, batch: str) -> None:
+        pass
+
+    def collect_output(self) -> str:
         return "tokens"
 
     def void_output(self, decision: str) -> str:

@@ -23,8 +23,8 @@ class Driver:
 
     def step(self, *intake, token=1, void=False):
         """One pass; `token` and `void` are what the slot's pass in flight returned. Returns the decision."""
-        slots = self.scheduler.limits.slots
-        self.land(self.n - slots, token, void)
+        slots, ahead = self.scheduler.limits.slots, self.scheduler.limits.ahead
+        self.land(self.n - slots * (1 + ahead), token, void)
         self.scheduler.take(intake)
         plan = self.scheduler.plan(self.n, self.n % slots)
         self.plans[self.n] = plan
@@ -226,6 +226,61 @@ def test_voids_in_a_row_end_the_request_and_a_success_forgives():
     assert driver.scheduler.gauges().voids == 3
 
 
+def test_decodes_are_planned_by_counts_while_their_input_is_in_flight():
+    driver = Driver(scheduler_of(ahead=1, max_batch_tokens=4))
+    plans = [driver.step(submit(1, 6, 3)), *(driver.step() for _ in range(4))]
+    rows = [[(row.start, row.count, row.samples, row.from_last) for row in plan.rows] for plan in plans]
+    assert rows == [[(0, 4, False, False)], [(4, 2, True, False)], [(6, 1, True, True)], [(7, 1, True, True)], []]
+    assert driver.finishes() == []  # the third token is known once the last pass is back
+    assert driver.step().released == [1]
+    assert driver.finishes() == [(1, "length")]
+
+
+def test_token_after_a_stop_token_is_dropped_and_pages_are_kept_until_it_came_back():
+    driver = Driver(scheduler_of(ahead=1, pages=3))
+    driver.step(submit(1, 4, 8, stop_tokens=[9]))
+    driver.step(submit(2, 5, 2), token=9)
+    assert driver.scheduler.pool.free == 1
+    assert driver.finishes() == []
+    decision = driver.step(token=9)  # the stop token is back, the pass planned on it is not
+    assert (shape(decision), decision.released) == ([], [])
+    assert driver.finishes() == [(1, "stop")]
+    decision = driver.step(token=7)
+    assert (shape(decision), decision.released) == ([(2, 0, 5, True)], [1])
+    assert [r.tokens for r in driver.scheduler.take_reports() if not isinstance(r, Gauges)] == []
+
+
+def test_preempted_in_flight_keeps_its_pages_and_the_token_on_its_way():
+    driver = Driver(scheduler_of(ahead=1, pages=3))
+    driver.step(submit(1, 7, 4), submit(2, 3, 4))
+    assert shape(driver.step()) == [(1, 7, 1, True), (2, 3, 1, True)]
+    assert shape(driver.step()) == []  # request 1 needs a page: request 2 leaves, its page is still being written
+    assert driver.scheduler.gauges().preemptions == 1
+    assert shape(driver.step()) == [(1, 8, 1, True)]
+    driver.land(1)
+    assert len(driver.scheduler.requests[2].tokens) == 3 + 2
+
+
+def test_abort_in_flight_is_planned_no_further():
+    driver = Driver(scheduler_of(ahead=1))
+    driver.step(submit(1, 2))
+    assert shape(driver.step(Abort(1))) == []
+    assert driver.finishes() == []
+    assert driver.step().released == [1]
+    assert driver.finishes() == [(1, "abort")]
+
+
+def test_pass_planned_on_a_void_one_is_worth_nothing():
+    driver = Driver(scheduler_of(ahead=1))
+    driver.step(submit(1, 2))
+    driver.step()
+    assert [(r.start, r.count, r.from_last) for r in driver.step(void=True).rows] == [(0, 2, False)]
+    assert [(r.start, r.count, r.from_last) for r in driver.step(token=5).rows] == [(2, 1, True)]
+    assert driver.scheduler.requests[1].tokens == [100, 101]
+    driver.step(token=6)
+    assert driver.scheduler.requests[1].tokens == [100, 101, 6]
+
+
 def test_stop_refuses_what_comes_after_it_and_ends_when_idle():
     driver = Driver(scheduler_of())
     driver.step(submit(1, 2, 1), Stop(), submit(2, 2, 1))
@@ -239,7 +294,7 @@ def test_outputs_that_do_not_fit_the_plan_are_loud():
     scheduler = scheduler_of()
     scheduler.take([submit(1, 2)])
     scheduler.plan(0, 0)
-    with pytest.raises(ValueError, match="slot 0 is planned in pass 1 while"):
+    with pytest.raises(ValueError, match="slot 0 is planned in pass 1 with 1 passes of it in flight; allowed: 0"):
         scheduler.plan(1, 0)
     with pytest.raises(ValueError, match="pass 5 came back"):
         scheduler.apply(5, Output(), False)
@@ -252,6 +307,7 @@ def test_outputs_that_do_not_fit_the_plan_are_loud():
     [
         ({"pages": 0}, "pages is 0, must be at least 1"),
         ({"max_retries": -1}, "max_retries is -1, must be at least 0"),
+        ({"ahead": -1}, "ahead is -1, must be at least 0"),
         ({"max_batch_tokens": 3}, "max_batch_tokens is 3, must be at least max_batch_rows, 4"),
     ],
 )
