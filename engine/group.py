@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,8 +17,9 @@ import msgspec
 from headway.engine.config import LAYOUT, RankConfig
 from headway.engine.recorder import RingReader, TraceError, trace_path
 from headway.engine.watchdog import Position, Stall, diagnose, positions
-from headway.engine.wires.gates import gate_path
-from headway.spec.table import Protocol, gated_channels
+from headway.engine.wiring import boot_directory, make_pipes
+from headway.spec.boot import boot_table
+from headway.spec.table import Protocol
 
 STALL_BOUNDS: Mapping[str, float] = {"wire": 120.0, "compute": 300.0, "step": 60.0}
 _LOST_PEER = (
@@ -56,11 +56,9 @@ class RankGroup:
         self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self, bound: float = 600.0) -> None:
-        """Start all ranks and wait until each runs its table; raises `LaunchError` when one ends or `bound` seconds pass."""
+        """Start all ranks; wait until each runs its table. Raises `LaunchError` if one ends or `bound` seconds pass."""
         ranks = len(self._configs)
-        for name in sorted(gated_channels(self._protocol)):
-            for source in range(ranks - 1):
-                os.mkfifo(gate_path(self._directory, name, source, source + 1))
+        make_pipes(self._protocol, self._configs[0].devices, self._directory)
         for config in self._configs:
             path = LAYOUT.config(self._directory, config.rank)
             path.write_bytes(msgspec.json.encode(config))
@@ -70,7 +68,7 @@ class RankGroup:
         deadline = time.monotonic() + bound
         while not all(LAYOUT.ready(self._directory, rank).exists() for rank in range(ranks)):
             if (dead := self._first_dead()) is not None or time.monotonic() > deadline:
-                reason = self._why(dead) if dead is not None else f"not all ranks were ready within {bound:g} s"
+                reason = self._why(dead) if dead is not None else self._unready(bound)
                 self.kill()
                 raise LaunchError(reason)
             time.sleep(0.02)
@@ -116,6 +114,15 @@ class RankGroup:
         own = [rank for rank, reason in reasons.items() if not any(text in reason for text in _LOST_PEER)]
         rank = dead if dead in own or not own else own[0]
         return f"rank {rank} {reasons[rank]}"
+
+    def _unready(self, bound: float) -> str:
+        """Where the ranks stand in the boot table when a start takes too long."""
+        paths = [trace_path(boot_directory(self._directory), config.rank) for config in self._configs]
+        missing = [str(rank) for rank, path in enumerate(paths) if not path.exists()]
+        if missing:
+            return f"not all ranks were ready within {bound:g} s: not at the boot table yet: rank {', '.join(missing)}"
+        where = positions(boot_table(), [RingReader(path) for path in paths], time.monotonic_ns())
+        return f"not all ranks were ready within {bound:g} s: {'; '.join(p.words() for p in where)}"
 
     def _reason(self, rank: int) -> str:
         error = LAYOUT.error(self._directory, rank)

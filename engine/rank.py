@@ -19,22 +19,13 @@ from headway.engine.loop import Endpoints, Program, compile_program, run
 from headway.engine.messages import Decision, Output, Relayed
 from headway.engine.recorder import RingRecorder, trace_path
 from headway.engine.scheduling import Books, Scheduler
-from headway.engine.wires import (
-    ControlCodec,
-    FifoGate,
-    GateKeeper,
-    GlooIncoming,
-    GlooOutgoing,
-    TensorCodec,
-    gate_path,
-    join_group,
-    leave_group,
-)
+from headway.engine.wires import ControlCodec, TensorCodec, join_group, leave_group
+from headway.engine.wiring import Wiring
 from headway.engine.workers import Worker
 from headway.kernels import load_kernels
 from headway.models import Stage, allocate_kv_cache, open_checkpoint, partition
 from headway.spec.catalog import load_table
-from headway.spec.table import Channel, gated_channels, record_width
+from headway.spec.table import Channel, record_width
 
 _PAYLOADS: dict[str, Any] = {"requests": list[Relayed], "decision": Decision, "output": Output}
 _PR_SET_PDEATHSIG = 1
@@ -65,6 +56,8 @@ def _die_with_parent() -> None:
 
 def _run(config: RankConfig, directory: Path) -> None:
     torch.set_num_threads(config.threads)
+    if torch.device(config.device).type == "cuda":
+        torch.cuda.set_device(config.device)
     table = load_table(config.table)
     if table.fingerprint != config.fingerprint:
         raise ValueError(f"table {config.table!r} has fingerprint {table.fingerprint}, expected {config.fingerprint}")
@@ -79,8 +72,6 @@ def _run(config: RankConfig, directory: Path) -> None:
         os.getpid(),
     )
     bindings, hidden_width, dtype = _bindings(config, program)
-    if config.ranks > 1:
-        join_group(directory, config.rank, config.ranks)
     wires = _wires(config, directory, program, hidden_width, dtype)
     LAYOUT.ready(directory, config.rank).touch()
     run(program, binding_table(bindings, program.bindings), wires, recorder)
@@ -123,22 +114,13 @@ def _refusals(ordinals: list[int]) -> Any:
 
 
 def _wires(config: RankConfig, directory: Path, program: Program, width: int, dtype: torch.dtype) -> Endpoints:
-    table, rank = program.protocol, config.rank
-    tags = {channel.name: tag for tag, channel in enumerate(table.channels, start=1)}
-    gated = gated_channels(table)
-    incoming = {}
-    for name in program.receives:
-        channel = table.channel(name)
-        source = rank - 1 if channel.path == "forward" else config.ranks - 1
-        gate = FifoGate(gate_path(directory, name, source, rank)) if name in gated else None
-        incoming[name] = GlooIncoming(source, tags[name], len(channel.fields), _codec(channel, width, dtype), gate)
-    outgoing = {}
-    for name in program.posts:
-        channel = table.channel(name)
-        sink = rank + 1 if channel.path == "forward" else 0
-        keeper = GateKeeper(gate_path(directory, name, rank, sink)) if name in gated else None
-        outgoing[name] = GlooOutgoing(sink, tags[name], len(channel.fields), _codec(channel, width, dtype), keeper)
-    return Endpoints(outgoing, incoming, config.gate_bound)
+    if config.ranks == 1:
+        return Endpoints({}, {}, config.gate_bound)
+    join_group(directory, config.rank, config.ranks)
+    codecs = {channel.name: _codec(channel, width, dtype) for channel in program.protocol.channels}
+    wiring = Wiring(program, codecs, config.devices, directory, config.limits.max_batch_tokens)
+    wiring.connect()
+    return wiring.endpoints(config.gate_bound)
 
 
 def _codec(channel: Channel, width: int, dtype: torch.dtype) -> ControlCodec | TensorCodec:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headway.spec.boot import boot_table
 from headway.spec.language import SpecError
 from headway.spec.serving import serving_table
 from headway.spec.table import Protocol
 
-TABLES: dict[str, Callable[..., Protocol]] = {"serving": serving_table}
+TABLES: dict[str, Callable[..., Protocol]] = {
+    "serving": serving_table,
+    "serving-in-step": partial(serving_table, overlap=0),
+    "boot": boot_table,
+}
 
 
 def load_table(name: str, settings: dict[str, int] | None = None) -> Protocol:

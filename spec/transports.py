@@ -75,3 +75,18 @@ def parse_transport(text: str) -> Transport:
     if match is None or kind not in get_args(Kind) or (kind in _COUNTED) != (match[2] is not None):
         raise SpecError(f"transport {text!r}: unknown; allowed: {_ALLOWED}")
     return Transport(kind, int(match[2] or 0))  # type: ignore[arg-type]  # checked just above
+
+
+def alone(transport: Transport) -> tuple[int, int]:
+    """How many posts and how many awaits of a sender return while its receiver does not come.
+
+    The sender posts, awaits, posts, awaits and so on, on a wire that nothing has crossed yet. A launch compares its
+    wires with this.
+    """
+    if transport.kind in ("posted", "dropped"):
+        return 1, 0
+    if transport.kind == "credits":
+        return transport.credits + 1, transport.credits
+    if transport.kind == "stream_ordered":
+        return transport.credits, transport.credits
+    return 0, 0

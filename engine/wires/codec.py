@@ -12,8 +12,13 @@ class ControlCodec:
     """Payloads of a control channel: any msgspec type. On the wire: msgpack, one byte an element."""
 
     def __init__(self, payload_type: Any) -> None:
+        self._type = payload_type
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(payload_type)
+
+    def blank(self) -> Any:
+        """A payload that says nothing."""
+        return self._type()
 
     def encode(self, payload: Any) -> torch.Tensor:
         """A uint8 tensor of the encoded payload."""
@@ -33,6 +38,14 @@ class TensorCodec:
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         self._width, self._dtype = width, dtype
+
+    def blank(self, device: torch.device) -> torch.Tensor:
+        """A payload of one row."""
+        return torch.zeros((1, self._width), dtype=self._dtype, device=device)
+
+    def slots(self, count: int, rows: int, device: torch.device) -> torch.Tensor:
+        """Memory for `count` payloads of up to `rows` rows: [count, rows, width]."""
+        return torch.empty((count, rows, self._width), dtype=self._dtype, device=device)
 
     def encode(self, payload: torch.Tensor) -> torch.Tensor:
         """The tensor itself; raises `ValueError` when its shape or dtype is not what the channel carries."""

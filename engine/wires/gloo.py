@@ -19,14 +19,14 @@ from headway.engine.wires.codec import ControlCodec, TensorCodec
 from headway.engine.wires.gates import FifoGate, GateKeeper
 from headway.spec.transports import POSTED, Transport
 
-_NO_BOUND = datetime.timedelta(days=3650)
+NO_BOUND = datetime.timedelta(days=3650)
 
 
 def join_group(directory: Path, rank: int, ranks: int) -> None:
     """Join the gloo group of one host, meeting in `directory`; blocks until all `ranks` have joined."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
-        "gloo", init_method=f"file://{directory / 'group'}", rank=rank, world_size=ranks, timeout=_NO_BOUND
+        "gloo", init_method=f"file://{directory / 'group'}", rank=rank, world_size=ranks, timeout=NO_BOUND
     )
 
 

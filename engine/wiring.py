@@ -1,0 +1,247 @@
+"""The wires of one rank: which kind joins it to each neighbour, what the two exchange at boot, and the ends themselves.
+
+Control channels are gloo on CPUs, whatever the ranks run on. Tensor channels are gloo between CPU ranks, CUDA IPC
+between ranks on one GPU, NCCL between GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.engine.loop import Endpoints, Program, compile_program, run
+from headway.engine.loop.run import Incoming, Outgoing
+from headway.engine.placement import Link, link_between
+from headway.engine.recorder import RingRecorder
+from headway.engine.wires import (
+    SLOTS,
+    ConnectIncoming,
+    ConnectOutgoing,
+    ControlCodec,
+    CudaIpcIncoming,
+    CudaIpcOutgoing,
+    FifoGate,
+    GateKeeper,
+    GlooIncoming,
+    GlooOutgoing,
+    HeaderReceiver,
+    HeaderSender,
+    IncomingTrial,
+    NcclIncoming,
+    NcclOutgoing,
+    OutgoingTrial,
+    Pair,
+    PipeReader,
+    PipeWriter,
+    Ring,
+    RingOffer,
+    TensorCodec,
+    gate_path,
+    make_ring,
+    map_ring,
+    pipe_path,
+    probe,
+    stream_event,
+)
+from headway.spec.boot import boot_table
+from headway.spec.table import Channel, Protocol, gated_channels, record_width
+from headway.spec.trace import trace_path
+
+Codec = ControlCodec | TensorCodec
+_HEADERS, _ARRIVALS, _GO = "headers", "arrivals", "go"
+
+
+def boot_directory(directory: Path) -> Path:
+    """Where the traces of the boot table lie."""
+    return directory / "boot"
+
+
+def edges(channel: Channel, ranks: int) -> list[tuple[int, int]]:
+    """The ordered pairs of ranks that a channel joins."""
+    return [(rank, rank + 1) for rank in range(ranks - 1)] if channel.path == "forward" else [(ranks - 1, 0)]
+
+
+def link_of(channel: Channel, devices: Sequence[str], source: int, sink: int) -> Link:
+    """What carries a channel. Raises `ValueError` for a tensor channel between GPUs on the closing edge."""
+    link = link_between(devices[source], devices[sink]) if channel.kind == "tensor" else "gloo"
+    if link != "gloo" and channel.path == "closing":
+        raise ValueError(f"channel {channel.name!r}: a tensor channel on the closing edge; allowed on GPUs: forward")
+    return link
+
+
+def make_pipes(protocol: Protocol, devices: Sequence[str], directory: Path) -> None:
+    """Make the named pipes that the ranks of a pipeline open; the launcher does so before it starts them."""
+    boot_directory(directory).mkdir()
+    gated, ranks = gated_channels(protocol), len(devices)
+    for channel in protocol.channels if ranks > 1 else ():
+        for source, sink in edges(channel, ranks):
+            os.mkfifo(pipe_path(directory, _GO, channel.name, source, sink))
+            if channel.name in gated:
+                os.mkfifo(gate_path(directory, channel.name, source, sink))
+            if link_of(channel, devices, source, sink) != "gloo":
+                os.mkfifo(pipe_path(directory, _HEADERS, channel.name, source, sink))
+                os.mkfifo(pipe_path(directory, _ARRIVALS, channel.name, source, sink))
+
+
+class Wiring:
+    """Lays one rank's wires in two steps: `connect` with the neighbours, then `endpoints`.
+
+    `codecs` has one for each channel; no tensor has more than `rows` rows.
+    """
+
+    def __init__(
+        self, program: Program, codecs: Mapping[str, Codec], devices: Sequence[str], directory: Path, rows: int
+    ) -> None:
+        self._program, self._codecs, self._devices = program, codecs, devices
+        self._directory, self._rows = directory, rows
+        self._rank, self._ranks = program.rank, program.ranks
+        self._device = torch.device(devices[self._rank])
+        self._gated = gated_channels(program.protocol)
+        self._out = {name: self._edge(name, outgoing=True) for name in program.posts}
+        self._in = {name: self._edge(name, outgoing=False) for name in program.receives}
+        self._pairs: dict[tuple[int, int], Pair] = {}
+        for link, source, sink in (*self._out.values(), *self._in.values()):
+            if link == "nccl":
+                self._pairs[source, sink] = Pair(source, sink, self._device)
+        self._rings: dict[str, Ring] = {}
+
+    def _edge(self, name: str, *, outgoing: bool) -> tuple[Link, int, int]:
+        channel = self._program.protocol.channel(name)
+        for source, sink in edges(channel, self._ranks):
+            if self._rank == (source if outgoing else sink):
+                return link_of(channel, self._devices, source, sink), source, sink
+        raise ValueError(f"channel {name!r} does not reach rank {self._rank}")
+
+    # --- boot ------------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Run the boot table: returns when this rank's tensor wires are connected to its neighbours'."""
+        program = compile_program(boot_table(), self._rank, self._ranks, self._ranks)
+        recorder = RingRecorder(
+            trace_path(boot_directory(self._directory), self._rank),
+            program.protocol.fingerprint,
+            self._rank,
+            self._ranks,
+            self._ranks,
+            record_width(program.protocol),
+            os.getpid(),
+        )
+        tag = 1 + len(self._program.protocol.channels)
+        codec = ControlCodec(dict[str, RingOffer])
+        outgoing: dict[str, Outgoing] = {}
+        incoming: dict[str, Incoming] = {}
+        for name in program.posts:
+            control = GlooOutgoing(self._rank + 1, tag, 0, codec)
+            pair = self._pairs.get((self._rank, self._rank + 1))
+            outgoing[name] = control if pair is None else ConnectOutgoing(pair.connect, control)
+        for name in program.receives:
+            other = GlooIncoming(self._rank - 1, tag, 0, codec)
+            pair = self._pairs.get((self._rank - 1, self._rank))
+            incoming[name] = other if pair is None else ConnectIncoming(pair.connect, other)
+        bindings: dict[str, Callable[..., Any]] = {"offer": self._offer, "accept": self._accept}
+        run(program, bindings, Endpoints(outgoing, incoming), recorder)
+        recorder.close()
+
+    def _offer(self) -> dict[str, RingOffer]:
+        """Make the rings that this rank fills."""
+        offers = {}
+        for name, (link, _, _) in self._out.items():
+            if link == "cuda_ipc":
+                self._rings[name], offers[name] = make_ring(self._memory(name))
+        return offers
+
+    def _accept(self, offers: dict[str, RingOffer]) -> None:
+        """Map the rings that the rank before fills."""
+        for name, offer in offers.items():
+            self._rings[name] = map_ring(offer, self._device)
+
+    def _memory(self, name: str) -> torch.Tensor:
+        return self._tensor_codec(name).slots(SLOTS, self._rows, self._device)
+
+    def _tensor_codec(self, name: str) -> TensorCodec:
+        codec = self._codecs[name]
+        if not isinstance(codec, TensorCodec):
+            raise ValueError(f"channel {name!r} is a tensor channel; its codec is {type(codec).__name__}")
+        return codec
+
+    # --- ends ------------------------------------------------------------------------------------------------
+
+    def endpoints(self, gate_bound: float) -> Endpoints:
+        """Open the ends of all wires, and probe them. Raises `ContractError` when one breaks its contract."""
+        readers: dict[tuple[str, str], PipeReader] = {}
+        for name, (link, source, sink) in self._in.items():
+            readers[_GO, name] = PipeReader(self._pipe(_GO, name, source, sink))
+            if link != "gloo":
+                readers[_HEADERS, name] = PipeReader(self._pipe(_HEADERS, name, source, sink))
+        for name, (link, source, sink) in self._out.items():
+            if link != "gloo":
+                readers[_ARRIVALS, name] = PipeReader(self._pipe(_ARRIVALS, name, source, sink))
+        gates = {
+            name: FifoGate(gate_path(self._directory, name, source, sink))
+            for name, (_, source, sink) in self._in.items()
+            if name in self._gated
+        }
+        incoming = {name: self._incoming(name, readers, gates.get(name)) for name in self._in}
+        outgoing = {name: self._outgoing(name, readers) for name in self._out}
+        self._probe(incoming, outgoing, readers)
+        return Endpoints(outgoing, incoming, gate_bound)
+
+    def _pipe(self, purpose: str, name: str, source: int, sink: int) -> Path:
+        return pipe_path(self._directory, purpose, name, source, sink)
+
+    def _tag(self, name: str) -> int:
+        return 1 + [channel.name for channel in self._program.protocol.channels].index(name)
+
+    def _fields(self, name: str) -> int:
+        return len(self._program.protocol.channel(name).fields)
+
+    def _incoming(self, name: str, readers: Mapping[tuple[str, str], PipeReader], gate: FifoGate | None) -> Any:
+        link, source, sink = self._in[name]
+        if link == "gloo":
+            return GlooIncoming(source, self._tag(name), self._fields(name), self._codecs[name], gate)
+        arrivals = PipeWriter(self._pipe(_ARRIVALS, name, source, sink))
+        headers = HeaderReceiver(readers[_HEADERS, name], arrivals, 1 + self._fields(name))
+        if link == "cuda_ipc":
+            return CudaIpcIncoming(headers, self._rings[name], gate)
+        freed = [stream_event(self._device) for _ in range(SLOTS)]
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        pair = self._pairs[source, sink]
+        return NcclIncoming(headers, pair, self._memory(name), freed, lambda: torch.cuda.stream(stream), gate)
+
+    def _outgoing(self, name: str, readers: Mapping[tuple[str, str], PipeReader]) -> Any:
+        link, source, sink = self._out[name]
+        keeper = GateKeeper(gate_path(self._directory, name, source, sink)) if name in self._gated else None
+        if link == "gloo":
+            return GlooOutgoing(sink, self._tag(name), self._fields(name), self._codecs[name], keeper)
+        writer = PipeWriter(self._pipe(_HEADERS, name, source, sink))
+        headers = HeaderSender(writer, readers[_ARRIVALS, name], 1 + self._fields(name))
+        codec = self._tensor_codec(name)
+        if link == "cuda_ipc":
+            return CudaIpcOutgoing(headers, self._rings[name], codec, keeper)
+        return NcclOutgoing(headers, self._pairs[source, sink], self._memory(name), codec, keeper)
+
+    def _probe(
+        self,
+        incoming: Mapping[str, Any],
+        outgoing: Mapping[str, Any],
+        readers: Mapping[tuple[str, str], PipeReader],
+    ) -> None:
+        out, into = [], []
+        for name, wire in outgoing.items():
+            codec = self._codecs[name]
+            blank = codec.blank(self._device) if isinstance(codec, TensorCodec) else codec.blank()
+            _, source, sink = self._out[name]
+            go = PipeWriter(self._pipe(_GO, name, source, sink))
+            out.append(OutgoingTrial(self._words(name, source, sink), wire, self._fields(name), blank, go))
+        for name, wire in incoming.items():
+            _, source, sink = self._in[name]
+            words = self._words(name, source, sink)
+            into.append(IncomingTrial(words, wire, name in self._gated, readers[_GO, name]))
+        probe(out, into)
+
+    def _words(self, name: str, source: int, sink: int) -> str:
+        return f"the wire of {name!r} from rank {source} to rank {sink}"
