@@ -17,7 +17,7 @@ from headway.spec.edits import (
     strengthen,
     weaken,
 )
-from headway.spec.language import TRUE, Const, Got, Param, Past, Slot, ThisPass, Var
+from headway.spec.language import FALSE, TRUE, Const, Got, Param, Past, Slot, ThisPass, Var
 from headway.spec.serving import serving_table
 from headway.spec.sglang.loop import sglang_table
 from headway.spec.sglang.traffic import Traffic

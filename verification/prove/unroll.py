@@ -15,8 +15,8 @@ from headway.spec.language import evaluate
 from headway.spec.table import Protocol, Role, Row
 from headway.spec.transports import Transport
 from headway.verification.model import Model
-from headway.verification.reference import Counterexample, Waiting, positions, wait_cycle
 from headway.verification.states import Broken, State, Step
+from headway.verification.verdict import Counterexample, Waiting, positions, wait_cycle
 
 Load = Callable[[int], bool]  # whether there is work in a pass
 
