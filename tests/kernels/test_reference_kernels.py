@@ -26,7 +26,7 @@ def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def test_an_unknown_backend_is_refused_by_name():
-    with pytest.raises(ValueError, match="'cuda'; allowed: reference"):
+    with pytest.raises(ValueError, match="'cuda'; allowed: auto, reference, triton, flashinfer"):
         load_kernels("cuda")
 
 
