@@ -6,8 +6,10 @@ between ranks on one GPU, NCCL between GPUs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from headway.engine.wires import (
     ControlCodec,
     CudaIpcIncoming,
     CudaIpcOutgoing,
+    Event,
     FifoGate,
     GateKeeper,
     GlooIncoming,
@@ -52,7 +55,29 @@ from headway.spec.table import Channel, Protocol, gated_channels, record_width
 from headway.spec.trace import trace_path
 
 Codec = ControlCodec | TensorCodec
+Aside = Callable[[], contextlib.AbstractContextManager[Any]]
 _HEADERS, _ARRIVALS, _GO = "headers", "arrivals", "go"
+
+
+def own_stream(device: torch.device) -> Aside:
+    """What enters a new stream of `device`."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return lambda: torch.cuda.stream(stream)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Whatever of the wires touches a device; tests on machines without one put stand-ins here."""
+
+    device: Callable[[str], torch.device] = torch.device
+    make_ring: Callable[[torch.Tensor], tuple[Ring, RingOffer]] = make_ring
+    map_ring: Callable[[RingOffer, torch.device], Ring] = map_ring
+    pair: Callable[[int, int, torch.device], Pair] = Pair
+    event: Callable[[torch.device], Event] = stream_event
+    aside: Callable[[torch.device], Aside] = own_stream
+
+
+CUDA = Tools()
 
 
 def boot_directory(directory: Path) -> Path:
@@ -94,19 +119,25 @@ class Wiring:
     """
 
     def __init__(
-        self, program: Program, codecs: Mapping[str, Codec], devices: Sequence[str], directory: Path, rows: int
+        self,
+        program: Program,
+        codecs: Mapping[str, Codec],
+        devices: Sequence[str],
+        directory: Path,
+        rows: int,
+        tools: Tools = CUDA,
     ) -> None:
         self._program, self._codecs, self._devices = program, codecs, devices
-        self._directory, self._rows = directory, rows
+        self._directory, self._rows, self._tools = directory, rows, tools
         self._rank, self._ranks = program.rank, program.ranks
-        self._device = torch.device(devices[self._rank])
+        self._device = tools.device(devices[self._rank])
         self._gated = gated_channels(program.protocol)
         self._out = {name: self._edge(name, outgoing=True) for name in program.posts}
         self._in = {name: self._edge(name, outgoing=False) for name in program.receives}
         self._pairs: dict[tuple[int, int], Pair] = {}
         for link, source, sink in (*self._out.values(), *self._in.values()):
             if link == "nccl":
-                self._pairs[source, sink] = Pair(source, sink, self._device)
+                self._pairs[source, sink] = tools.pair(source, sink, self._device)
         self._rings: dict[str, Ring] = {}
 
     def _edge(self, name: str, *, outgoing: bool) -> tuple[Link, int, int]:
@@ -151,13 +182,13 @@ class Wiring:
         offers = {}
         for name, (link, _, _) in self._out.items():
             if link == "cuda_ipc":
-                self._rings[name], offers[name] = make_ring(self._memory(name))
+                self._rings[name], offers[name] = self._tools.make_ring(self._memory(name))
         return offers
 
     def _accept(self, offers: dict[str, RingOffer]) -> None:
         """Map the rings that the rank before fills."""
         for name, offer in offers.items():
-            self._rings[name] = map_ring(offer, self._device)
+            self._rings[name] = self._tools.map_ring(offer, self._device)
 
     def _memory(self, name: str) -> torch.Tensor:
         return self._tensor_codec(name).slots(SLOTS, self._rows, self._device)
@@ -207,10 +238,9 @@ class Wiring:
         headers = HeaderReceiver(readers[_HEADERS, name], arrivals, 1 + self._fields(name))
         if link == "cuda_ipc":
             return CudaIpcIncoming(headers, self._rings[name], gate)
-        freed = [stream_event(self._device) for _ in range(SLOTS)]
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        pair = self._pairs[source, sink]
-        return NcclIncoming(headers, pair, self._memory(name), freed, lambda: torch.cuda.stream(stream), gate)
+        freed = [self._tools.event(self._device) for _ in range(SLOTS)]
+        pair, aside = self._pairs[source, sink], self._tools.aside(self._device)
+        return NcclIncoming(headers, pair, self._memory(name), freed, aside, gate)
 
     def _outgoing(self, name: str, readers: Mapping[tuple[str, str], PipeReader]) -> Any:
         link, source, sink = self._out[name]

@@ -7,7 +7,7 @@ from headway.engine.wires.gloo import GlooIncoming, GlooOutgoing, join_group, le
 from headway.engine.wires.nccl import ConnectIncoming, ConnectOutgoing, NcclIncoming, NcclOutgoing, Pair
 from headway.engine.wires.pipes import HeaderReceiver, HeaderSender, PipeReader, PipeWriter, pipe_path
 from headway.engine.wires.probe import ContractError, IncomingTrial, OutgoingTrial, probe
-from headway.engine.wires.rings import SLOTS, Ring, RingOffer, StreamEvent, make_ring, map_ring, stream_event
+from headway.engine.wires.rings import SLOTS, Event, Ring, RingOffer, StreamEvent, make_ring, map_ring, stream_event
 
 __all__ = [
     "SLOTS",
@@ -17,6 +17,7 @@ __all__ = [
     "ControlCodec",
     "CudaIpcIncoming",
     "CudaIpcOutgoing",
+    "Event",
     "FifoGate",
     "GateKeeper",
     "GlooIncoming",

@@ -123,16 +123,18 @@ def messages_of(transport: Transport) -> int:
     return alone(transport)[1] + 1
 
 
-def probe(outgoing: list[OutgoingTrial], incoming: list[IncomingTrial]) -> Mapping[str, tuple[int, int]]:
+def probe(
+    outgoing: list[OutgoingTrial], incoming: list[IncomingTrial], patience: float = PATIENCE
+) -> Mapping[str, tuple[int, int]]:
     """Compare each wire with its contract; every rank calls this once, with its own ends of all wires.
 
-    Returns how many posts and awaits returned alone, by the name of the outgoing wire. Takes about `QUIET` seconds.
-    Raises `ContractError`, or what a wire raises.
+    Returns how many posts and awaits returned alone, by the name of the outgoing wire. Takes about `QUIET` seconds; a
+    wire that breaks its contract can take `patience` seconds. Raises `ContractError`, or what a wire raises.
     """
     senders = [_Sender(trial, messages_of(trial.wire.transport)) for trial in outgoing]
-    patience = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     for trial, sender in zip(outgoing, senders, strict=True):
-        sender.returned(alone(trial.wire.transport), patience)
+        sender.returned(alone(trial.wire.transport), until)
     if senders:
         time.sleep(QUIET)
     seen = {trial.name: sender.returned((0, 0), 0.0) for trial, sender in zip(outgoing, senders, strict=True)}
