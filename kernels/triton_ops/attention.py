@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.kernels.base import AttentionShape
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _paged_attention(
     queries, keys, values, out, partial, peaks, tiles, page_starts, pages, scale, page_stride, slot_stride, splits,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
@@ -83,7 +83,7 @@ def _paged_attention(
         tl.store(place, result.to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine_splits(
     partial, peaks, tiles, out, splits, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
     DIM: tl.constexpr,
