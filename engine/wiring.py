@@ -138,7 +138,8 @@ class Wiring:
         for link, source, sink in (*self._out.values(), *self._in.values()):
             if link == "nccl":
                 self._pairs[source, sink] = tools.pair(source, sink, self._device)
-        self._rings: dict[str, Ring] = {}
+        self._own: dict[str, Ring] = {}  # rings that this rank fills
+        self._mapped: dict[str, Ring] = {}  # rings that it reads
 
     def _edge(self, name: str, *, outgoing: bool) -> tuple[Link, int, int]:
         channel = self._program.protocol.channel(name)
@@ -182,13 +183,13 @@ class Wiring:
         offers = {}
         for name, (link, _, _) in self._out.items():
             if link == "cuda_ipc":
-                self._rings[name], offers[name] = self._tools.make_ring(self._memory(name))
+                self._own[name], offers[name] = self._tools.make_ring(self._memory(name))
         return offers
 
     def _accept(self, offers: dict[str, RingOffer]) -> None:
         """Map the rings that the rank before fills."""
         for name, offer in offers.items():
-            self._rings[name] = self._tools.map_ring(offer, self._device)
+            self._mapped[name] = self._tools.map_ring(offer, self._device)
 
     def _memory(self, name: str) -> torch.Tensor:
         return self._tensor_codec(name).slots(SLOTS, self._rows, self._device)
@@ -237,7 +238,7 @@ class Wiring:
         arrivals = PipeWriter(self._pipe(_ARRIVALS, name, source, sink))
         headers = HeaderReceiver(readers[_HEADERS, name], arrivals, 1 + self._fields(name))
         if link == "cuda_ipc":
-            return CudaIpcIncoming(headers, self._rings[name], gate)
+            return CudaIpcIncoming(headers, self._mapped[name], gate)
         freed = [self._tools.event(self._device) for _ in range(SLOTS)]
         pair, aside = self._pairs[source, sink], self._tools.aside(self._device)
         return NcclIncoming(headers, pair, self._memory(name), freed, aside, gate)
@@ -251,7 +252,7 @@ class Wiring:
         headers = HeaderSender(writer, readers[_ARRIVALS, name], 1 + self._fields(name))
         codec = self._tensor_codec(name)
         if link == "cuda_ipc":
-            return CudaIpcOutgoing(headers, self._rings[name], codec, keeper)
+            return CudaIpcOutgoing(headers, self._own[name], codec, keeper)
         return NcclOutgoing(headers, self._pairs[source, sink], self._memory(name), codec, keeper)
 
     def _probe(
