@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 BACKENDS = ("reference", "triton", "flashinfer")
+FLASHINFER = "0.6.14"  # this version alone, since the backend calls what lies under its public classes
 
 
 def load_kernels(name: str, device: torch.device | str = "cpu") -> Kernels:
@@ -41,8 +42,12 @@ def load_kernels(name: str, device: torch.device | str = "cpu") -> Kernels:
         from headway.kernels.triton_backend import TritonKernels
 
         return TritonKernels(device)
-    if _installed("flashinfer-python") is None:
-        raise ValueError("kernels: backend 'flashinfer' needs the package flashinfer-python, which is not installed")
+    found = _installed("flashinfer-python")
+    if found != FLASHINFER or torch.device(device).type != "cuda":
+        raise ValueError(
+            f"kernels: backend 'flashinfer' needs a CUDA device and flashinfer-python {FLASHINFER}; "
+            f"here are {str(device)!r} and {found or 'none'}"
+        )
     from headway.kernels.flashinfer_backend import FlashInferKernels
 
     return FlashInferKernels(device)
@@ -54,9 +59,10 @@ def choose_backend(device: torch.device | str) -> tuple[str, str]:
         return "reference", f"the device is {device}"
     if _installed("triton") is None:
         return "reference", "triton is not installed"
-    if _installed("flashinfer-python") is None:
-        return "triton", "flashinfer-python is not installed"
-    return "flashinfer", f"flashinfer-python {_installed('flashinfer-python')} is installed"
+    found = _installed("flashinfer-python")
+    if found != FLASHINFER:
+        return "triton", f"flashinfer-python {FLASHINFER} is not installed" + (f" but {found}" if found else "")
+    return "flashinfer", f"flashinfer-python {found} is installed"
 
 
 def _installed(distribution: str) -> str | None:

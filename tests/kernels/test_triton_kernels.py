@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headway.kernels import AttentionShape, SamplingBatch, load_kernels
+from headway.kernels import AttentionShape, SamplingBatch, choose_backend, load_kernels
 from headway.kernels.sampling import sample_tokens
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -170,6 +170,13 @@ def test_a_graph_plan_refuses_what_it_has_not_reserved(name):
         plan.update(torch.ones(3, dtype=torch.int64), torch.zeros((3, 1), dtype=torch.int64))
     with pytest.raises(ValueError, match="a context of 13 tokens; at most 3 pages of 4"):
         plan.update(torch.tensor([13]), torch.zeros((1, 4), dtype=torch.int64))
+
+
+def test_the_backend_is_chosen_by_the_device():
+    assert choose_backend("cpu") == ("reference", "the device is cpu")
+    assert load_kernels("auto", "cpu").name == "reference"
+    with pytest.raises(ValueError, match="backend 'flashinfer' needs a CUDA device and flashinfer-python"):
+        load_kernels("flashinfer", "cpu")
 
 
 def test_float64_is_refused():
