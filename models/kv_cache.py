@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -36,5 +38,12 @@ def allocate_kv_cache(
     if pages < 1 or page_size < 1:
         raise ValueError(f"KV cache: {pages} pages of {page_size} tokens; both must be at least 1")
     shape = (pages, page_size, config.kv_heads, config.head_dim)
-    keys, values = (tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)) for _ in range(2))
+    keys, values = (tuple(_zeros(shape, dtype, torch.device(device)) for _ in range(layers)) for _ in range(2))
     return KvCache(keys, values, page_size)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Memory that the kernel zeroes when a page of it is first touched: a pool costs nothing until it is used.
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
