@@ -59,7 +59,7 @@ def test_the_wires_of_the_last_frame_hold_what_nobody_took(stuck):
 
 
 def test_steps_of_another_model_are_refused(stuck):
-    model, example = stuck
+    _, example = stuck
     other = Model(Workload(2, 2, 0).attach(serving_table()), 3, 3)
     with pytest.raises(ValueError, match="rank 0 cannot take step"):
         tell(other, example)
