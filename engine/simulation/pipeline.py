@@ -87,17 +87,28 @@ class SimulatedDesk:
             self._on_report(self._hub.fibers[0].clock, report)
 
 
-class SimulatedRecorder:
-    """The ring of one rank, stamped with virtual time; a row that touches no wire costs `row_time` or is a step."""
+class EndlessError(RuntimeError):
+    """A rank went on beyond all measure."""
 
-    def __init__(self, hub: Hub, rank: int, role: Role, ring: RingRecorder, row_time: int) -> None:
+
+class SimulatedRecorder:
+    """The ring of one rank, stamped with virtual time; a row costs `row_time`, and one without a wire may be a step.
+
+    Raises `EndlessError` after `most_rows` rows.
+    """
+
+    def __init__(self, hub: Hub, rank: int, role: Role, ring: RingRecorder, row_time: int, most_rows: int) -> None:
         self._hub, self._rank, self._ring, self._row_time = hub, rank, ring, row_time
+        self._left = most_rows
         self._local = [row.operation is None or isinstance(row.operation, Local) for row in role.rows]
         self.done = ring.done
 
     def enter(self, row: int, this_pass: int, *fields: int) -> None:
         """A row begins."""
         self._ring.enter(row, this_pass, *fields)
+        self._left -= 1
+        if self._left < 0:
+            raise EndlessError(f"pass {this_pass} and no end")
         if self._hub.timed:
             self._hub.spend(self._rank, self._row_time)
         elif self._local[row]:
@@ -128,6 +139,7 @@ class Simulation:
         row_time: int = 0,
         gate_bound: float = 60.0,
         ring_capacity: int = 1 << 12,
+        most_rows: int = 1 << 40,
         scheduler: Callable[[Limits], Scheduler] = Scheduler,
         books: Callable[[int, int], Books] = Books,
         bindings: Callable[[int, Mapping[str, Callable[..., Any]]], Mapping[str, Callable[..., Any]]] = lambda r, b: b,
@@ -164,7 +176,7 @@ class Simulation:
                 self._clock(rank),
             )
             self._recorders.append(ring)
-            recorder = SimulatedRecorder(self.hub, rank, program.role, ring, row_time)
+            recorder = SimulatedRecorder(self.hub, rank, program.role, ring, row_time, most_rows)
             wires = Endpoints(self.network.outgoing_ends(rank), self.network.incoming_ends(rank), gate_bound)
             called = bindings(rank, binding_table(owner, program.bindings))
             mains.append(partial(run, program, called, wires, recorder))

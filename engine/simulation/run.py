@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -13,14 +13,15 @@ from typing import Any
 from headway.engine.messages import Abort, Decision, Generated, Intake, Report, Stop, Submit
 from headway.engine.simulation.hub import Hub
 from headway.engine.simulation.model import expected_tokens
-from headway.engine.simulation.pipeline import Simulation
+from headway.engine.simulation.pipeline import EndlessError, Simulation
 from headway.engine.simulation.schedule import ROW_TIME, Client, Schedule, simpler
 from headway.engine.watchdog import Position, positions
-from headway.spec.serving import serving_table
+from headway.spec.serving import passes_ahead, serving_table
 from headway.spec.table import Protocol
 from headway.spec.transports import parse_transport
 
-_MOST_TIME = 600 * 10**9  # of virtual time: beyond it a run is called endless
+_MOST_TIME = 60 * 10**9  # of virtual time: beyond it, or beyond as many rows of a rank, a run is called endless
+_MOST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class Judge:
             self.finding = self.finding or f"request {report.request} was reported on after its end"
         answer.tokens += report.tokens
         answer.finish, answer.error = report.finish, report.error
-        if answer.client.patience >= 0 and not answer.finish and len(answer.tokens) >= answer.client.patience:
+        patience = answer.client.patience
+        if 0 <= patience < len(answer.tokens):
+            self.finding = self.finding or f"request {report.request} went on after its client had left"
+        if patience == len(answer.tokens) and not answer.finish:
             self._abort(time, report.request)
 
     def tokens(self) -> str:
@@ -161,7 +165,8 @@ def _run(
         if not law and check_traces is not None and (finding := check_traces(directory)):
             law = "conformance"
         readers = simulation.readers()
-        where = positions(table, readers, hub.now)
+        now = max(hub.now, *(fiber.clock for fiber in hub.fibers))
+        where = positions(table, readers, now)
         rows = sum(reader.written for reader in readers)
         from headway.engine.simulation.diagram import space_time
 
@@ -196,7 +201,7 @@ def build(
     simulation = Simulation(
         table,
         schedule.ranks,
-        schedule.limits,
+        replace(schedule.limits, ahead=passes_ahead(table, schedule.ranks, schedule.limits.slots)),
         directory,
         {channel.name: contracts[channel.kind] for channel in table.channels},
         hub=Hub(schedule.ranks, timed, delay),
@@ -207,6 +212,7 @@ def build(
         on_report=judge.see,
         row_time=ROW_TIME,
         gate_bound=schedule.gate_bound,
+        most_rows=_MOST_ROWS,
         **replaced,
     )
     for client in schedule.clients:
@@ -242,7 +248,7 @@ def _judge(schedule: Schedule, simulation: Simulation, judge: Judge, stopped: st
             reason = f"rank {fiber.rank} stopped: {type(fiber.error).__name__}: {fiber.error}"
             if schedule.gate_bound < 0.1 and "has not sent" in reason:
                 return "", "", reason
-            return "exception", reason, reason
+            return "progress" if isinstance(fiber.error, EndlessError) else "exception", reason, reason
     if stopped:
         return "", "", stopped
     if hub.now >= _MOST_TIME:
