@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from headway.spec.language import Environment, SpecError, Value, evaluate, static_value
+from headway.spec.language import Environment, Slot, SpecError, ThisPass, Value, evaluate, static_value, walk
 from headway.spec.table import (
     Await,
     Channel,
@@ -27,6 +27,7 @@ from headway.spec.table import (
     domain_values,
     history_depths,
     pass_window,
+    row_expressions,
 )
 from headway.spec.transports import POSTED, Transport
 from headway.verification.network import Network
@@ -66,7 +67,12 @@ class Model:
 
     @cached_property
     def window(self) -> int:
-        """The modulus of pass numbers."""
+        """The modulus of pass numbers; 1 when no row reads them: then they are no part of the state."""
+        reads = (
+            node for role in self.roles for row in role.rows for expr in row_expressions(row) for node in walk(expr)
+        )
+        if not any(isinstance(node, ThisPass | Slot) for node in reads):
+            return 1
         return pass_window(self.protocol, self.ranks, self.slots)
 
     @cached_property
@@ -316,7 +322,7 @@ class Model:
         step, new = self._step(state, rank, row, detail), self.moved(mine, rank, row, got)
         if isinstance(new, str):
             return step, Broken("domains", rank, row.name, new)
-        if row.advances:
+        if row.advances and self.window > 1:
             for other, theirs in enumerate(state.ranks):
                 if (new.this_pass - theirs.this_pass) % self.window == self.window // 2:
                     finding = f"rank {rank} is {self.window // 2} passes from rank {other}"

@@ -1,7 +1,7 @@
 """Each rank alone as a finite automaton: what it does in each of its own states, and where that leads.
 
-Guards and effects are compiled to Python here, once a role, and evaluated once a local state; the kernels then only look
-up tables. Messages are closed over all ranks: a receive is answered for every message that some rank can post and whose
+Guards and effects are compiled to Python here, once a role, and evaluated once a local state; the kernels then only
+look up tables. Messages are closed over all ranks: a receive is answered for every message that some rank can post and whose
 expected fields fit, so the automata cover more than can be reached together, and never less.
 """
 
@@ -109,13 +109,15 @@ class _Closure:
                 column.append(0)
             automaton.successors.append([])
             if size >= self.limit:
-                raise SpecError(f"rank {rank} has more than {self.limit} states of its own; allowed: a smaller instance")
+                raise SpecError(
+                    f"rank {rank} has more than {self.limit} states of its own; allowed: a smaller instance"
+                )
         return number
 
     def _fill(self, rank: int, number: int) -> None:
         automaton = self.automata[rank]
         state = automaton.states[number]
-        kind, target, detail, handle, after = self.programs[rank].at[state[0]](state)
+        kind, target, detail, handle, after = self.programs[rank].at[int(state[0])](state)
         automaton.kind[number], automaton.target[number], automaton.handle[number] = kind, target, handle
         if kind == RECEIVE:
             shape, key, take = detail

@@ -22,8 +22,10 @@ from headway.verification.explore.tables import Compiled
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
-_CHUNK = 1 << 15  # states of a level that are expanded between two insertions
+_CHUNK = 1 << 13  # states of a level that a thread expands between two insertions
+_STEP = 1 << 13  # successors that a single thread writes between two: what stays in its cache
 _ROOM = 1 << 15  # rows of a bin
+_RECENT = 1 << 13  # successors that a thread remembers, to leave out the commonest repetitions
 _FULLEST = 0.6
 _SERIAL_BELOW = 2048  # a smaller level is not worth a second thread
 
@@ -53,36 +55,32 @@ class Count:
 
 
 class Store:
-    """Hash tables of packed states, by shard, within a bound on their bytes."""
+    """Hash tables of packed states, one a thread, within a bound on their bytes."""
 
-    def __init__(self, words: int, memory: int) -> None:
+    def __init__(self, words: int, shards: int, memory: int) -> None:
         self.words, self.memory = words, memory
-        self.tables = tuple(self._empty(1 << 9) for _ in range(k.SHARDS))
-        self.used = [0] * k.SHARDS
+        self.tables = tuple(self._empty(1 << 12) for _ in range(shards))
+        self.used = [0] * shards
 
     def _empty(self, places: int) -> Ints:
-        return np.full((places, self.words), k.FREE, np.int64)
+        return np.zeros((places, self.words), np.int64)
 
     @property
     def bytes(self) -> int:
         """Bytes of all tables."""
         return sum(table.nbytes for table in self.tables)
 
-    def make_room(self, incoming: Ints) -> bool:
-        """Grow the tables so that `incoming[s]` more states fit in shard s; False when memory does not allow it."""
-        tables = list(self.tables)
-        for shard, more in enumerate(incoming.tolist()):
-            places = tables[shard].shape[0]
-            while self.used[shard] + more > _FULLEST * places:
-                places *= 2
-            if places > tables[shard].shape[0]:
-                if self.bytes + places * self.words * 8 > self.memory:
-                    self.tables = tuple(tables)
-                    return False
-                larger = self._empty(places)
-                k.rehash(tables[shard], larger)
-                tables[shard] = larger
-                self.tables = tuple(tables)
+    def make_room(self, shard: int, incoming: int) -> bool:
+        """Grow a table so that `incoming` more states fit; False when memory does not allow it."""
+        places = self.tables[shard].shape[0]
+        while self.used[shard] + incoming > _FULLEST * places:
+            places *= 2
+        if places > self.tables[shard].shape[0]:
+            if self.bytes + places * self.words * 8 > self.memory:
+                return False
+            larger = self._empty(places)
+            k.rehash(self.tables[shard], larger)
+            self.tables = (*self.tables[:shard], larger, *self.tables[shard + 1 :])
         return True
 
 
@@ -99,32 +97,44 @@ def breadth_first(
     progress: Progress | None = None,
 ) -> Count:
     """All states, level by level. `memory` is in bytes; `threads` 0 is one a core; `deepest` ends after that level."""
-    threads = threads or os.cpu_count() or 1
+    threads = 1 if reduced else threads or os.cpu_count() or 1
     search = _Search(compiled, order, reduced, memory, threads)
     with ThreadPoolExecutor(threads) as pool:
         return search.run(pool, stop_at_first, keep_levels, deepest, progress)
 
 
-class _Worker:
+class Worker:
     """The buffers of one thread."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, shards: int) -> None:
         words, most = compiled.words, compiled.most_successors
-        self.out = np.empty((k.SHARDS, _ROOM + most, words), np.int64)
-        self.filled = np.zeros(k.SHARDS, np.int64)
+        room = (_STEP if shards == 1 else _ROOM) + most
+        self.out = np.empty((shards, room, words), np.int64)
+        self.filled = np.zeros(shards, np.int64)
         self.scratch = np.empty((most, words), np.int64)
+        self.recent = np.zeros((_RECENT, words), np.int64)
         self.counters = np.zeros(k.COUNTERS, np.int64)
         self.dead = np.zeros(words, np.int64)
         self.broken = np.zeros(words, np.int64)
-        self.fresh = np.empty((0, words), np.int64)
+        self.fresh = np.empty((room, words), np.int64)
+
+
+def expansion(
+    compiled: Compiled, w: Worker, states: Ints, low: int, high: int, order: Any, reduce_with: Ints | None = None
+) -> tuple[Any, ...]:
+    """The arguments of `kernels.expand` for some rows; `reduce_with` is the table of a reduced search."""
+    reduced = reduce_with is not None
+    table = w.scratch if reduce_with is None else reduce_with
+    to = (w.out, w.filled, w.scratch, w.recent, w.counters, w.dead, w.broken)
+    return (*compiled.tables, states, low, high, np.asarray(order, np.int64), reduced, table, *to)
 
 
 class _Search:
     def __init__(self, compiled: Compiled, order: list[int], reduced: bool, memory: int, threads: int) -> None:
         self.compiled, self.reduced = compiled, reduced
         self.order = np.array(order, np.int64)
-        self.store = Store(compiled.words, memory)
-        self.workers = [_Worker(compiled) for _ in range(threads)]
+        self.store = Store(compiled.words, threads, memory)
+        self.workers = [Worker(compiled, threads) for _ in range(threads)]
         self.count = Count()
 
     def run(
@@ -135,66 +145,112 @@ class _Search:
         deepest: int | None,
         progress: Progress | None,
     ) -> Count:
+        """The whole search; the state of a group that a gate has stopped is counted, but not kept."""
+        count, first_stop = self.count, None
+        for depth in self._levels(pool, stop_at_first, keep_levels, deepest, progress):
+            if count.stops and first_stop is None:
+                first_stop = depth + 1
+        if first_stop is not None:
+            count.states += 1
+            count.depth = max(count.depth, first_stop) if count.exhausted else count.depth
+        return count
+
+    def _levels(
+        self,
+        pool: ThreadPoolExecutor,
+        stop_at_first: bool,
+        keep_levels: bool,
+        deepest: int | None,
+        progress: Progress | None,
+    ) -> Iterator[int]:
+        """Search level by level; after each, its depth."""
         count = self.count
         level = self.compiled.initial()[None]
-        shard = int(k.shard_of(np.uint64(k.hash_state(level, 0))))
+        shard = int(k.shard_of(np.uint64(k.hash_state(level, 0)), len(self.workers)))
         k.insert(self.store.tables[shard], level, 1, np.empty_like(level), 0)
         self.store.used[shard] += 1
-        first_stop: int | None = None
         told = time.monotonic()
-        while True:
+        while len(level):
             if keep_levels:
                 count.levels.append(level)
+            count.depth += 1
             if deepest is not None and count.depth >= deepest:
-                return count
-            following, complete = self._level(pool, level)
-            if count.stops and first_stop is None:
-                first_stop = count.depth + 1
+                return
+            level, complete = self._level(pool, level)
             self._settle()
-            if not complete:
-                count.exhausted = False
-                return count
-            if count.found is not None and stop_at_first:
-                count.exhausted = False
-                return count
+            count.exhausted = complete and (count.found is None or not stop_at_first)
+            yield count.depth
+            if not count.exhausted:
+                return
             if progress is not None and time.monotonic() - told > 0.1:
                 told = time.monotonic()
                 progress(count.states, count.depth)
-            if not len(following):
-                break
-            level = following
-            count.depth += 1
-        if first_stop is not None:  # one more state: the group has stopped
-            count.states += 1
-            count.depth = max(count.depth, first_stop)
-        return count
 
     def _level(self, pool: ThreadPoolExecutor, level: Ints) -> tuple[Ints, bool]:
         """The next level, and whether memory sufficed for all of it."""
-        parts: list[Ints] = []
-        workers = self.workers if len(level) >= _SERIAL_BELOW else self.workers[:1]
-        for spans in self._chunks(len(level), len(workers)):
-            pending = [(worker, low, high) for worker, (low, high) in zip(workers, spans, strict=True) if low < high]
-            while pending:
-                ends = self._each(pool, self._expand, [(worker, level, low, high) for worker, low, high in pending])
-                pending = [(w, end, high) for (w, _, high), end in zip(pending, ends, strict=True) if end < high]
-                incoming = np.sum([worker.filled for worker in workers], axis=0)
-                if not self.store.make_room(incoming):
-                    return level[:0], False
-                shares = np.array_split(np.arange(k.SHARDS), len(workers))
-                new = self._each(pool, self._insert, [(w, workers, share) for w, share in zip(workers, shares, strict=True)])
-                parts += [part for part in new if len(part)]
-                for worker in workers:
-                    worker.filled[:] = 0
-        following = np.concatenate(parts) if parts else level[:0]
+        if self.reduced:
+            parts = list(self._whole(level))
+        elif len(self.workers) == 1:
+            parts = list(self._sweeps(level))
+        else:
+            parts = list(self._rounds(pool, level))
+        complete = all(part is not None for part in parts)
+        following = np.concatenate([level[:0], *(part for part in parts if part is not None)])
         self.count.states += len(following)
-        return following, True
+        return following, complete
 
-    @staticmethod
-    def _chunks(size: int, workers: int) -> Iterator[list[tuple[int, int]]]:
-        for low in range(0, size, _CHUNK * workers):
-            edges = np.linspace(low, min(low + _CHUNK * workers, size), workers + 1).astype(int).tolist()
-            yield list(zip(edges[:-1], edges[1:], strict=True))
+    def _arguments(self, worker: Worker, level: Ints, low: int, high: int) -> tuple[Any, ...]:
+        return expansion(
+            self.compiled, worker, level, low, high, self.order, self.store.tables[0] if self.reduced else None
+        )
+
+    def _whole(self, level: Ints) -> Iterator[Ints | None]:
+        """New states after a level, all expanded before any is inserted: what is new is judged at its beginning."""
+        worker, low, written = self.workers[0], 0, []
+        while low < len(level):
+            low = k.expand(*self._arguments(worker, level, low, len(level)))
+            written.append(worker.out[0, : worker.filled[0]].copy())
+            worker.filled[:] = 0
+        for states in written:
+            if not self.store.make_room(0, len(states)):
+                yield None
+                return
+            fresh = np.empty_like(states)
+            n = k.insert(self.store.tables[0], states, len(states), fresh, 0)
+            self.store.used[0] += n
+            yield fresh[:n]
+
+    def _sweeps(self, level: Ints) -> Iterator[Ints | None]:
+        """New states after a level, found on one thread; None when memory ran out."""
+        worker, low, high = self.workers[0], 0, len(level)
+        while low < high:
+            low = k.expand(*self._arguments(worker, level, low, high))
+            count = int(worker.filled[0])
+            if not self.store.make_room(0, count):
+                yield None
+                return
+            n = k.insert(self.store.tables[0], worker.out[0], count, worker.fresh, 0)
+            self.store.used[0] += n
+            worker.filled[0] = 0
+            yield worker.fresh[:n].copy()
+
+    def _rounds(self, pool: ThreadPoolExecutor, level: Ints) -> Iterator[Ints | None]:
+        """New states after a level, found by all threads in rounds of expansion and insertion; None as above."""
+        workers = self.workers if len(level) >= _SERIAL_BELOW else self.workers[:1]
+        edges = np.linspace(0, len(level), len(workers) + 1).astype(int).tolist()
+        pending = list(zip(workers, edges[:-1], edges[1:], strict=True))
+        while pending:
+            jobs = [self._arguments(w, level, low, min(high, low + _CHUNK)) for w, low, high in pending]
+            ends = self._each(pool, k.expand, jobs)
+            pending = [(w, int(end), high) for (w, _, high), end in zip(pending, ends, strict=True) if end < high]
+            incoming = np.sum([worker.filled for worker in workers], axis=0).tolist()
+            if not all(self.store.make_room(shard, more) for shard, more in enumerate(incoming)):
+                yield None
+                return
+            shares = [range(i, len(self.workers), len(workers)) for i in range(len(workers))]
+            yield from self._each(pool, self._insert, [(w, workers, s) for w, s in zip(workers, shares, strict=True)])
+            for worker in workers:
+                worker.filled[:] = 0
 
     @staticmethod
     def _each(pool: ThreadPoolExecutor, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
@@ -202,31 +258,12 @@ class _Search:
             return [function(*arguments[0])]
         return [future.result() for future in [pool.submit(function, *a) for a in arguments]]
 
-    def _expand(self, worker: _Worker, level: Ints, low: int, high: int) -> int:
-        return int(
-            k.expand(
-                *self.compiled.tables,
-                level,
-                low,
-                high,
-                self.order,
-                self.reduced,
-                self.store.tables,
-                worker.out,
-                worker.filled,
-                worker.scratch,
-                worker.counters,
-                worker.dead,
-                worker.broken,
-            )
-        )
-
-    def _insert(self, worker: _Worker, workers: list[_Worker], shards: Ints) -> Ints:
+    def _insert(self, worker: Worker, workers: list[Worker], shards: range) -> Ints:
         most = sum(int(other.filled[shard]) for other in workers for shard in shards)
         if len(worker.fresh) < most:
             worker.fresh = np.empty((2 * most, self.compiled.words), np.int64)
         n = 0
-        for shard in shards.tolist():
+        for shard in shards:
             before = n
             for other in workers:
                 n = k.insert(self.store.tables[shard], other.out[shard], other.filled[shard], worker.fresh, n)

@@ -12,8 +12,10 @@ KINDS = get_args(Kind)
 RANKS, WINDOW, TIMEOUTS, CHANNELS = range(4)  # globals: channels are the most that share a wire
 WORD, SHIFT, MASK = range(3)  # fields: ranks, then queues, then pairs
 KIND, TARGET, DETAIL, HANDLE, FIRST, SIZE, PASS, FLAGS = range(8)  # local states, see `automata`; successors in `after`
-HELD, TOUCHING, TURNS = 1, 2, 2  # bits of FLAGS, and the place from which on it has the turns of collectives
-EDGE_WIRE, EDGE_CHANNEL, SOURCE, SINK, TRANSPORT, CREDITS, CAPACITY = range(7)  # edges: channel is its place on the wire
+HELD, TOUCHING, ADVANCES, TURNS = 1, 2, 4, 3  # bits of FLAGS; from place TURNS on the turns of collectives
+EDGE_WIRE, EDGE_CHANNEL, SOURCE, SINK, TRANSPORT, CREDITS, CAPACITY = range(
+    7
+)  # edges: channel is its place on the wire
 STASH, GROUP, PAIR, CANCELS = range(7, 11)  # queue of the stash or -1; who shares a stash or -1; field of a pair or -1
 BASE, PUSH_BASE, MESSAGES, WIRE_SINK, BACK, WIRE_CREDITS, MESSAGE_BASE = range(7)  # queues: wires, then stashes
 LENGTH, HEAD, POPPED, PRESENT, BLOCKED = range(5)  # contents: head is -1 when empty, -2 when lost; bits of channels

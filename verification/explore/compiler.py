@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
+from typing import Any
 
 try:
     import numba
 except ImportError:
     HAS_NUMBA = False
-
-    def njit(function: F) -> F:
-        """The function itself."""
-        return function
-
-    def inline(function: F) -> F:
-        """The function itself."""
-        return function
-
 else:
     HAS_NUMBA = True
 
-    def njit(function: F) -> F:
-        """Compiled at its first call, without the interpreter lock, and kept on disk."""
-        compiled: F = numba.njit(cache=True, nogil=True)(function)
-        return compiled
 
-    def inline(function: F) -> F:
-        """As `njit`, pasted into its callers."""
-        compiled: F = numba.njit(cache=True, nogil=True, inline="always")(function)
-        return compiled
+def njit(function: Any) -> Any:
+    """The function, compiled at its first call if numba is there; it then runs without the interpreter lock."""
+    return numba.njit(cache=True, nogil=True)(function) if HAS_NUMBA else function

@@ -23,7 +23,7 @@ _UNREACHED = -1
 
 @dataclass(frozen=True)
 class Contents:
-    """All contents of one queue; number 0 is the empty one. `items` are (messages, lost channels); see `tables.Tables`."""
+    """All contents of one queue; number 0 is the empty one. `items` are (messages, lost channels)."""
 
     items: list[tuple[tuple[int, ...], tuple[int, ...]]]
     table: Array  # content x LENGTH.. (columns in `tables`)
@@ -102,9 +102,7 @@ def enumerate_contents(
     return _tabulate(items, channel_of, width)
 
 
-def _tabulate(
-    items: list[tuple[tuple[int, ...], tuple[int, ...]]], channel_of: list[int], width: int
-) -> Contents:
+def _tabulate(items: list[tuple[tuple[int, ...], tuple[int, ...]]], channel_of: list[int], width: int) -> Contents:
     number = {item: i for i, item in enumerate(items)}
     size, messages = len(items), len(channel_of)
     loses = any(lost for _, lost in items)

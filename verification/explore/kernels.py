@@ -1,18 +1,20 @@
 """The inner loops of the search, the same for every table: steps of packed states, and hash tables of packed states.
 
-States are rows of int64 words, `v` the fields of one. Arrays are those of `tables.Tables` (G globals, F fields, R rank base, L
-locals, A after, E edges, Q queues, C contents, B by channel, P pushed, M message edge); they are passed one by one, because
-reading them from a tuple costs a reference count each. Each predicate is the compiled counterpart of the one of the same
-name in `verification.network`.
+States are rows of int64 words; (F, states, i) is one of them. Arrays are those of `tables.Tables` (G globals, F fields,
+R rank base, L locals, A after, E edges, Q queues, C contents, B by channel, P pushed, M message edge); they are passed
+one by one, because reading them from a tuple costs a reference count each. Each predicate is the compiled counterpart
+of the one of the same name in `verification.network`.
 """
 # mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: SIM114 (loops and branches as numba compiles them best)
 
 from __future__ import annotations
 
 import numpy as np
 
-from headway.verification.explore.automata import AWAIT, COLLECTIVE, END, GATE, MOVE, POST, PROBE, RECEIVE
+from headway.verification.explore.automata import AWAIT, COLLECTIVE, END, MOVE, POST, PROBE, RECEIVE
 from headway.verification.explore.columns import (
+    ADVANCES,
     BACK,
     BASE,
     BLOCKED,
@@ -21,7 +23,6 @@ from headway.verification.explore.columns import (
     CHANNELS,
     CREDITS,
     DETAIL,
-    DROPPED,
     EDGE_CHANNEL,
     EDGE_WIRE,
     FIRST,
@@ -38,7 +39,6 @@ from headway.verification.explore.columns import (
     MASK,
     MESSAGE_BASE,
     MESSAGES,
-    OVERWRITTEN,
     PAIR,
     PASS,
     POPPED,
@@ -63,10 +63,9 @@ from headway.verification.explore.columns import (
 )
 from headway.verification.explore.compiler import njit
 
-_RENDEZVOUS, _LAZY = KINDS.index("rendezvous"), KINDS.index("lazy")
-_CREDITS, _STREAM = KINDS.index("credits"), KINDS.index("stream_ordered")
-SHARDS = 8  # hash tables, by the top bits of the hash
-FREE = -1  # in the first word of a free place
+_POSTED, _RENDEZVOUS = KINDS.index("posted"), KINDS.index("rendezvous")
+_LAZY, _STREAM = KINDS.index("lazy"), KINDS.index("stream_ordered")
+FREE = 0  # the first word of a free place; that of a state has its mark set
 
 # Counters of `expand`.
 TRANSITIONS, DEADLOCKS, BROKEN, STOPS, HAS_DEADLOCK, HAS_BROKEN, WIDENED = range(7)
@@ -74,93 +73,99 @@ COUNTERS = 7
 
 
 @njit
-def _at_receive(G, R, L, E, Q, v, wire):
+def _field(F, states, i, field):
+    """One field of the state in row i."""
+    return (states[i, F[field, WORD]] >> F[field, SHIFT]) & F[field, MASK]
+
+
+@njit
+def _at_receive(G, R, L, E, Q, F, states, i, wire):
     sink = Q[wire, WIRE_SINK]
-    s = R[sink] + v[sink]
+    s = R[sink] + _field(F, states, i, sink)
     if L[s, KIND] != RECEIVE or E[L[s, TARGET], EDGE_WIRE] != wire:
         return False
     stash = E[L[s, TARGET], STASH]
-    return stash < 0 or v[G[RANKS] + stash] == 0
+    return stash < 0 or _field(F, states, i, G[RANKS] + stash) == 0
 
 
 @njit
-def _length(G, Q, C, v, queue):
-    return C[Q[queue, BASE] + v[G[RANKS] + queue], LENGTH]
+def _length(G, Q, C, F, states, i, queue):
+    return C[Q[queue, BASE] + _field(F, states, i, G[RANKS] + queue), LENGTH]
 
 
 @njit
-def _receiving(G, R, L, E, Q, C, v, wire):
-    if not _at_receive(G, R, L, E, Q, v, wire):
+def _receiving(G, R, L, E, Q, C, F, states, i, wire):
+    if not _at_receive(G, R, L, E, Q, F, states, i, wire):
         return False
     back = Q[wire, BACK]
     if back < 0:
         return True
-    sent = _length(G, Q, C, v, back)
+    sent = _length(G, Q, C, F, states, i, back)
     if sent <= Q[back, WIRE_CREDITS]:
         return True
-    peer_has_begun = _length(G, Q, C, v, wire) <= Q[wire, WIRE_CREDITS]
-    return sent == 1 and peer_has_begun and _at_receive(G, R, L, E, Q, v, back)
+    peer_has_begun = _length(G, Q, C, F, states, i, wire) <= Q[wire, WIRE_CREDITS]
+    return sent == 1 and peer_has_begun and _at_receive(G, R, L, E, Q, F, states, i, back)
 
 
 @njit
-def _evidence(G, R, L, E, Q, C, v, edge, sent, whole_wire):
+def _evidence(G, R, L, E, Q, C, F, states, i, edge, sent, whole_wire):
     wire = E[edge, EDGE_WIRE]
     stash = E[edge, STASH]
-    if stash >= 0 and v[G[RANKS] + stash] != 0:
+    if stash >= 0 and _field(F, states, i, G[RANKS] + stash) != 0:
         return True
-    present = C[Q[wire, BASE] + v[G[RANKS] + wire], PRESENT]
+    present = C[Q[wire, BASE] + _field(F, states, i, G[RANKS] + wire), PRESENT]
     if present != 0 and (whole_wire or (present >> E[edge, EDGE_CHANNEL]) & 1):
         return True
     source = E[edge, SOURCE]
-    s = R[source] + v[source]
+    s = R[source] + _field(F, states, i, source)
     if sent or L[s, KIND] != POST:
         return False
     return L[s, TARGET] == edge or (whole_wire and E[L[s, TARGET], EDGE_WIRE] == wire)
 
 
 @njit
-def _calls(G, R, L, E, v, edge):
+def _calls(G, R, L, E, F, states, i, edge):
     peer = E[edge, SINK]
-    s = R[peer] + v[peer]
+    s = R[peer] + _field(F, states, i, peer)
     kind = L[s, KIND]
     if kind != RECEIVE and kind != POST:
         return False
     called = L[s, TARGET]
-    if kind == RECEIVE and E[called, STASH] >= 0 and v[G[RANKS] + E[called, STASH]] != 0:
+    if kind == RECEIVE and E[called, STASH] >= 0 and _field(F, states, i, G[RANKS] + E[called, STASH]) != 0:
         return False
     return E[called, PAIR] == E[edge, PAIR]
 
 
 @njit
-def _can_post(G, R, L, E, Q, C, v, edge):
+def _can_post(G, R, L, E, Q, C, F, states, i, edge):
     transport = E[edge, TRANSPORT]
     wire = E[edge, EDGE_WIRE]
     if transport == _RENDEZVOUS or (transport == _STREAM and E[edge, CREDITS] == 0):
-        return v[G[RANKS] + wire] == 0 and _receiving(G, R, L, E, Q, C, v, wire)
+        return _field(F, states, i, G[RANKS] + wire) == 0 and _receiving(G, R, L, E, Q, C, F, states, i, wire)
     if transport == _STREAM:
-        return _length(G, Q, C, v, wire) < E[edge, CREDITS]
-    if transport == _LAZY and v[E[edge, PAIR]] == 0:
-        return _calls(G, R, L, E, v, edge)
+        return _length(G, Q, C, F, states, i, wire) < E[edge, CREDITS]
+    if transport == _LAZY and _field(F, states, i, E[edge, PAIR]) == 0:
+        return _calls(G, R, L, E, F, states, i, edge)
     return True
 
 
 @njit
-def _is_done(G, R, L, E, Q, C, B, v, edge):
+def _is_done(G, R, L, E, Q, C, B, F, states, i, edge):
     if E[edge, TRANSPORT] == _STREAM:
         return True
     wire = E[edge, EDGE_WIRE]
-    content = Q[wire, BASE] + v[G[RANKS] + wire]
+    content = Q[wire, BASE] + _field(F, states, i, G[RANKS] + wire)
     place = B[content * G[CHANNELS] + E[edge, EDGE_CHANNEL], LAST]
     if place < 0:
         return place == -1
-    return place < E[edge, CREDITS] or (place == 0 and _receiving(G, R, L, E, Q, C, v, wire))
+    return place < E[edge, CREDITS] or (place == 0 and _receiving(G, R, L, E, Q, C, F, states, i, wire))
 
 
 @njit
-def _joined(G, R, L, v, collective, turn):
+def _joined(G, R, L, F, states, i, collective, turn):
     """Whether every rank is inside this collective or has left it once more than one whose turn is `turn`."""
     for other in range(G[RANKS]):
-        s = R[other] + v[other]
+        s = R[other] + _field(F, states, i, other)
         inside = L[s, KIND] == COLLECTIVE and L[s, TARGET] == collective
         if not inside and (L[s, FLAGS] >> (TURNS + collective)) & 1 == turn:
             return False
@@ -168,29 +173,29 @@ def _joined(G, R, L, v, collective, turn):
 
 
 @njit
-def _too_far(G, R, L, v, rank, s, successor):
+def _too_far(G, R, L, F, states, i, rank, s, successor):
     """Whether a step of `rank` from local state s ends a pass half a window away from another rank."""
-    this_pass = L[R[rank] + successor, PASS]
-    if this_pass == L[s, PASS]:
+    if not L[s, FLAGS] & ADVANCES:
         return False
+    this_pass = L[R[rank] + successor, PASS]
     for other in range(G[RANKS]):
-        theirs = L[R[other] + v[other], PASS]
+        theirs = L[R[other] + _field(F, states, i, other), PASS]
         if other != rank and (this_pass - theirs) % G[WINDOW] == G[WINDOW] // 2:
             return True
     return False
 
 
 @njit
-def at_rest(G, R, L, Q, v):
-    """Of a state without steps: 2 if it is stuck, 1 if all ranks are at their end and something is left over, else 0."""
+def at_rest(G, R, L, Q, F, states, i):
+    """Of a state without steps: 2 if it is stuck, 1 if all ranks have ended and something is left over, else 0."""
     left_over = False
     for rank in range(G[RANKS]):
-        s = R[rank] + v[rank]
+        s = R[rank] + _field(F, states, i, rank)
         if L[s, KIND] != END:
             return 2
         left_over = left_over or (L[s, FLAGS] & HELD) != 0
     for queue in range(len(Q)):
-        left_over = left_over or v[G[RANKS] + queue] != 0
+        left_over = left_over or _field(F, states, i, G[RANKS] + queue) != 0
     return 1 if left_over else 0
 
 
@@ -210,9 +215,9 @@ def hash_state(states, i):
 
 
 @njit
-def shard_of(h):
-    """The hash table that a hash belongs to."""
-    return np.int64(h >> np.uint64(61))
+def shard_of(h, shards):
+    """The hash table that a hash belongs to, by its top bits."""
+    return np.int64(((h >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32))
 
 
 @njit
@@ -301,38 +306,42 @@ def _keep_least(states, i, least, counters, flag):
 @njit
 def expand(
     G, F, R, L, A, E, Q, C, B, P, M,
-    states, start, stop, order, reduced, tables, out, filled, scratch, counters, dead, broken_at,
+    states, start, stop, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
 ):  # fmt: skip
-    """Write the successors of rows start:stop to `out`, by shard (or all to bin 0 when there is one bin).
+    """Write the successors of rows start:stop to `out`, by shard.
 
-    With `reduced`, a state is expanded by the first rank of `order` for which that is enough, given the states in `tables`.
-    `dead` and `broken_at` get the least state that is stuck (or leaves something over) and that breaks a law.
-    Returns the row at which it stopped for want of room.
+    With `reduced`, a state is expanded by the first rank of `order` for which that is enough, given what is in `table`.
+    `recent` remembers successors written lately, which are left out; it may be empty. `dead` and `broken_at` get the
+    least state that is stuck (or leaves something over) and that breaks a law. Returns the row at which it stopped for
+    want of room.
     """
     ranks = G[RANKS]
     words = states.shape[1]
-    bins = len(filled)
-    room = out.shape[1] - scratch.shape[0]
-    v = np.empty(len(F), np.int64)
+    shards = len(filled)
+    most = scratch.shape[0]
+    remember = recent.shape[0] - 1
+    safe = start  # there is room for the successors of rows below
     for i in range(start, stop):
-        for b in range(bins):
-            if filled[b] > room:
+        if i == safe:
+            fullest = 0
+            for b in range(shards):
+                fullest = max(fullest, filled[b])
+            safe += (out.shape[1] - fullest) // most
+            if i == safe:
                 return i
-        for f in range(len(F)):
-            v[f] = (states[i, F[f, WORD]] >> F[f, SHIFT]) & F[f, MASK]
         n = broken = stops = 0
         alone = reduced
         turn = 0
         while turn < ranks:
             rank = order[turn]
             turn += 1
-            s = R[rank] + v[rank]
+            number = _field(F, states, i, rank)
+            s = R[rank] + number
             kind = L[s, KIND]
-            first = L[s, FIRST]
-            size = 0  # successors in A from `first` on
-            queue = -1  # at most two queues change, and a pair
-            queue_after = queue2 = queue2_after = 0
-            pair = -1
+            first = np.int64(L[s, FIRST])
+            size = 0  # successors in A from `first` on; -1: the rank stays where it is
+            queue = aside = pair = -1  # fields that change with the rank's
+            queue_change = aside_change = 0
             if kind == END or (alone and L[s, FLAGS] & TOUCHING):
                 pass
             elif kind == MOVE:
@@ -341,65 +350,66 @@ def expand(
                 edge = L[s, TARGET]
                 wire = E[edge, EDGE_WIRE]
                 stash = E[edge, STASH]
-                if stash >= 0 and v[ranks + stash] != 0:
+                if stash >= 0 and _field(F, states, i, ranks + stash) != 0:
                     queue = stash
-                elif _receiving(G, R, L, E, Q, C, v, wire):
+                elif Q[wire, BACK] < 0 or _receiving(G, R, L, E, Q, C, F, states, i, wire):
                     queue = wire
                 if queue >= 0:
-                    content = Q[queue, BASE] + v[ranks + queue]
+                    held = _field(F, states, i, ranks + queue)
+                    content = Q[queue, BASE] + held
                     message = C[content, HEAD]
                     if message >= 0:
-                        queue_after = C[content, POPPED]
-                        of = edge
-                        if queue == wire:
-                            of = M[Q[wire, MESSAGE_BASE] + message]
+                        queue_change = C[content, POPPED] - held
+                        of = edge if queue == stash else M[Q[wire, MESSAGE_BASE] + message]
                         if of == edge:
                             size = 1
                             first += message
                         elif E[of, GROUP] >= 0 and E[of, GROUP] == E[edge, GROUP]:
-                            queue2 = E[of, STASH]
-                            at = Q[queue2, PUSH_BASE] + v[ranks + queue2] * Q[queue2, MESSAGES] + message
-                            queue2_after = P[at, PUSHED]
+                            other = E[of, STASH]
+                            aside = ranks + other
+                            held = _field(F, states, i, aside)
+                            at = Q[other, PUSH_BASE] + held * Q[other, MESSAGES] + message
+                            aside_change = P[at, PUSHED] - held
                             size = -1
                         else:
                             broken += 1
+                    queue += ranks
             elif kind == POST:
                 edge = L[s, TARGET]
-                if _can_post(G, R, L, E, Q, C, v, edge):
-                    queue = E[edge, EDGE_WIRE]
-                    number = v[ranks + queue]
-                    content = Q[queue, BASE] + number
-                    at = Q[queue, PUSH_BASE] + number * Q[queue, MESSAGES] + L[s, DETAIL]
-                    handle = L[s, HANDLE]
+                if E[edge, TRANSPORT] == _POSTED or _can_post(G, R, L, E, Q, C, F, states, i, edge):
+                    wire = E[edge, EDGE_WIRE]
+                    queue = ranks + wire
+                    held = _field(F, states, i, queue)
+                    content = Q[wire, BASE] + held
+                    at = Q[wire, PUSH_BASE] + held * Q[wire, MESSAGES] + L[s, DETAIL]
                     size = 1
                     pair = E[edge, PAIR]
-                    if handle != 0 and E[edge, CANCELS] == 0:
-                        handle = 0
-                    if handle == 1 and number == 0 and _receiving(G, R, L, E, Q, C, v, queue):
-                        handle = 0
-                    elif handle == 2 and _is_done(G, R, L, E, Q, C, B, v, edge):
-                        handle = 0
+                    handle = L[s, HANDLE]
+                    if handle != 0:
+                        if E[edge, CANCELS] == 0:
+                            handle = 0
+                        elif handle == 1 and held == 0 and _receiving(G, R, L, E, Q, C, F, states, i, wire):
+                            handle = 0
+                        elif handle == 2 and _is_done(G, R, L, E, Q, C, B, F, states, i, edge):
+                            handle = 0
                     if C[content, BLOCKED] and handle == 0:
                         handle = 1
                     if handle == 0:
                         live = B[content * G[CHANNELS] + E[edge, EDGE_CHANNEL], LIVE]
                         if E[edge, STASH] >= 0:
-                            live += _length(G, Q, C, v, E[edge, STASH])
+                            live += _length(G, Q, C, F, states, i, E[edge, STASH])
                         if live >= E[edge, CAPACITY]:
                             size = 0
                             broken += 1
-                        else:
-                            queue_after = P[at, PUSHED]
-                    else:
-                        queue_after = P[at, handle]
+                    queue_change = P[at, handle] - held
             elif kind == AWAIT:
-                if _is_done(G, R, L, E, Q, C, B, v, L[s, TARGET]):
+                if _is_done(G, R, L, E, Q, C, B, F, states, i, L[s, TARGET]):
                     size = 1
             elif kind == COLLECTIVE:
-                if _joined(G, R, L, v, L[s, TARGET], L[s, DETAIL]):
+                if _joined(G, R, L, F, states, i, L[s, TARGET], L[s, DETAIL]):
                     size = 1
             else:
-                ready = _evidence(G, R, L, E, Q, C, v, L[s, TARGET], L[s, DETAIL] != 0, L[s, HANDLE] != 0)
+                ready = _evidence(G, R, L, E, Q, C, F, states, i, L[s, TARGET], L[s, DETAIL] != 0, L[s, HANDLE] != 0)
                 if kind == PROBE:
                     size = 1
                     if ready:
@@ -410,28 +420,26 @@ def expand(
                     stops += G[TIMEOUTS]
 
             for a in range(first, first + abs(size)):
-                successor = A[a] if size > 0 else v[rank]
-                if successor < 0 or _too_far(G, R, L, v, rank, s, successor):
+                successor = np.int64(A[a]) if size > 0 else number
+                if successor < 0 or _too_far(G, R, L, F, states, i, rank, s, successor):
                     broken += 1
                     continue
                 for w in range(words):
                     scratch[n, w] = states[i, w]
-                scratch[n, F[rank, WORD]] += (successor - v[rank]) << F[rank, SHIFT]
+                scratch[n, F[rank, WORD]] += (successor - number) << F[rank, SHIFT]
                 if queue >= 0:
-                    f = ranks + queue
-                    scratch[n, F[f, WORD]] += (queue_after - v[f]) << F[f, SHIFT]
-                    if size < 0:
-                        f = ranks + queue2
-                        scratch[n, F[f, WORD]] += (queue2_after - v[f]) << F[f, SHIFT]
+                    scratch[n, F[queue, WORD]] += queue_change << F[queue, SHIFT]
+                    if aside >= 0:
+                        scratch[n, F[aside, WORD]] += aside_change << F[aside, SHIFT]
                     if pair >= 0:
-                        scratch[n, F[pair, WORD]] += (1 - v[pair]) << F[pair, SHIFT]
+                        scratch[n, F[pair, WORD]] += (1 - _field(F, states, i, pair)) << F[pair, SHIFT]
                 n += 1
 
             if alone:
                 enough = n == 0 and broken > 0
                 for k in range(n):
                     h = hash_state(scratch, k)
-                    if not contains(tables[shard_of(h)], scratch, k, h):
+                    if not contains(table, scratch, k, h):
                         enough = True
                         break
                 if enough:
@@ -448,15 +456,105 @@ def expand(
             counters[BROKEN] += broken
             _keep_least(states, i, broken_at, counters, HAS_BROKEN)
         elif n + stops == 0:
-            rest = at_rest(G, R, L, Q, v)
+            rest = at_rest(G, R, L, Q, F, states, i)
             if rest == 2:
                 counters[DEADLOCKS] += 1
             if rest > 0:
                 _keep_least(states, i, dead, counters, HAS_DEADLOCK)
         for k in range(n):
-            b = shard_of(hash_state(scratch, k)) if bins > 1 else 0
+            h = hash_state(scratch, k)
+            if remember >= 0:
+                place = np.int64(h) & remember
+                known = True
+                for w in range(words):
+                    known = known and recent[place, w] == scratch[k, w]
+                if known:
+                    continue
+                for w in range(words):
+                    recent[place, w] = scratch[k, w]
+            b = shard_of(h, shards)
             at = filled[b]
             for w in range(words):
                 out[b, at, w] = scratch[k, w]
             filled[b] = at + 1
     return stop
+
+
+@njit
+def depth_first(
+    G, F, R, L, A, E, Q, C, B, P, M,
+    path, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+    pool, start, at, budget,
+):  # fmt: skip
+    """Go on with a depth-first search whose stack is `path`; `pool[start[d]:]` are the successors of path[d] to come.
+
+    `at` holds the number of states on the path, of successors in the pool, of states in the table, and the greatest
+    depth. Returns 0 when done, 1 for a violation at the end of the path, 2 when one of the buffers is full, 3 when
+    `budget` states have been added.
+    """
+    words = path.shape[1]
+    added = 0
+    while at[0] > 0:
+        depth = at[0]
+        if at[1] == start[depth - 1]:
+            at[0] -= 1
+            continue
+        if depth + 1 >= len(path) or at[1] + len(scratch) > len(pool) or 5 * at[2] > 3 * len(table):
+            return 2
+        if added >= budget:
+            return 3
+        at[1] -= 1
+        if not add(table, pool, at[1], hash_state(pool, at[1])):
+            continue
+        at[2] += 1
+        added += 1
+        for w in range(words):
+            path[depth, w] = pool[at[1], w]
+        at[0] += 1
+        at[3] = max(at[3], at[0])
+        filled[0] = 0
+        expand(
+            G, F, R, L, A, E, Q, C, B, P, M,
+            path, depth, depth + 1, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+        )  # fmt: skip
+        start[depth] = at[1]
+        for row in range(filled[0] - 1, -1, -1):
+            for w in range(words):
+                pool[at[1], w] = out[0, row, w]
+            at[1] += 1
+        if counters[HAS_DEADLOCK] or counters[HAS_BROKEN]:
+            return 1
+    return 0
+
+
+@njit
+def walk(
+    G, F, R, L, A, E, Q, C, B, P, M,
+    path, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+    seed, steps,
+):  # fmt: skip
+    """Walk at random from path[0], anew at every end and when the path is full, for `steps` steps.
+
+    Returns (length of the path, whether its end violates a law, steps taken, state of the generator).
+    """
+    depth = taken = 0
+    while taken < steps:
+        filled[0] = 0
+        expand(
+            G, F, R, L, A, E, Q, C, B, P, M,
+            path, depth, depth + 1, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+        )  # fmt: skip
+        if counters[HAS_DEADLOCK] or counters[HAS_BROKEN]:
+            return depth + 1, True, taken, seed
+        taken += 1
+        if filled[0] == 0 or depth + 1 == len(path):
+            depth = 0
+            continue
+        seed ^= seed << np.uint64(13)
+        seed ^= seed >> np.uint64(7)
+        seed ^= seed << np.uint64(17)
+        row = np.int64((seed >> np.uint64(33)) % np.uint64(filled[0]))
+        depth += 1
+        for w in range(path.shape[1]):
+            path[depth, w] = out[0, row, w]
+    return depth + 1, False, taken, seed

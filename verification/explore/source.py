@@ -27,7 +27,7 @@ from headway.spec.language import (
     Var,
     static_value,
 )
-from headway.spec.table import Await, Collective, Gate, Local, Post, Probe, Receive, Role, Row, domain_values
+from headway.spec.table import Await, Collective, Gate, Local, Post, Probe, Receive, Row, domain_values
 from headway.verification.model import Model
 
 _INFIX = {"and": "and", "or": "or", "eq": "==", "lt": "<", "le": "<=", "add": "+", "sub": "-"}
@@ -94,9 +94,7 @@ class _Compiler:
 
     def _unpack(self) -> str:
         history = [
-            f"h{self.names.index(name)}_{lag}"
-            for name, depth in self.depths.items()
-            for lag in range(1, depth + 1)
+            f"h{self.names.index(name)}_{lag}" for name, depth in self.depths.items() for lag in range(1, depth + 1)
         ]
         return ", ".join(["_", "n", *(f"v{i}" for i in range(len(self.names))), *history, "held", "turns"])
 
@@ -182,9 +180,7 @@ class _Compiler:
     def _post(self, row: Row, operation: Post, to: str) -> list[str]:
         network, channel = self.model.network, operation.channel
         edge, bit, given = network.outgoing[self.rank, channel], self._bit(channel), dict(operation.fields)
-        fields = "".join(
-            f"{self._expr(given[name])}, " for name, _ in self.model.protocol.channel(channel).fields
-        )
+        fields = "".join(f"{self._expr(given[name])}, " for name, _ in self.model.protocol.channel(channel).fields)
         forgets = network.forgets(edge, operation)
         after = self._after(row, to, "held" if forgets else f"held | {bit}", "turns")
         handle = f"2 if held & {bit} else {int(forgets)}" if operation.handle == "overwrite" else f"{int(forgets)}"

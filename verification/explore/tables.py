@@ -1,7 +1,7 @@
-"""The lookup tables of an instance: local states, queue contents and edges as arrays, and the layout of a packed state.
+"""The lookup tables of an instance: local states, queue contents and edges as arrays; the layout of a packed state.
 
-A state of the pipeline is a vector of small numbers: one local state a rank, one content a wire or stash, one bit a lazy
-pair. They are packed into as many 63-bit words as it takes.
+A state of the pipeline is a vector of small numbers: one local state a rank, one content a wire or stash, one bit a
+lazy pair. They are packed into as many words of 62 bits as it takes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,31 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.spec.language import static_value
-from headway.verification.explore.automata import POST, RECEIVE, VIOLATION, Automata
+from headway.verification.explore.automata import GATE, POST, PROBE, RECEIVE, VIOLATION, Automata
 from headway.verification.explore.columns import (
+    ADVANCES,
+    FIRST,
     FLAGS,
     HANDLE,
     HELD,
     KIND,
     KINDS,
     MASK,
+    SIZE,
     TARGET,
     TOUCHING,
     TURNS,
 )
 from headway.verification.explore.contents import Contents, enumerate_contents, follow
-from headway.verification.explore.reduction import touching_states
 from headway.verification.model import Model
+from headway.verification.reduction import Touching
 from headway.verification.states import Message, RankState, State
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
-WORD_BITS = 63  # the sign bit stays clear: a negative word marks a free place in a hash table
+WORD_BITS = 62
+MARK = 1 << 62  # set in the first word of every state, so that a word of zeros is none
 
 
 class Tables(NamedTuple):
@@ -75,7 +79,9 @@ class Compiled:
 
     def initial(self) -> Ints:
         """The packed initial state: every field is numbered from its initial value."""
-        return np.zeros(self.words, np.int64)
+        state = np.zeros(self.words, np.int64)
+        state[0] = MARK
+        return state
 
     def unpack(self, state: Ints) -> State:
         """The state that a packed one stands for."""
@@ -127,7 +133,7 @@ def compile_tables(automata: Automata) -> Compiled:
     network = model.network
     rank_base = _sums([len(a.states) for a in automata.ranks])
     locals_, after, most = _local_tables(automata)
-    locals_[:, FLAGS] |= TOUCHING * touching_states(automata, rank_base, locals_, after)
+    locals_[:, FLAGS] |= TOUCHING * _touching(automata, rank_base, locals_, after)
     width = max([1, *(len(w.channels) for w in network.wires)])
     contents, stash_edges = _contents(automata, rank_base, locals_, after, width)
     fields = [len(a.states) for a in automata.ranks] + [len(c.items) for c in contents] + [2] * len(network.pairs)
@@ -190,11 +196,42 @@ def _local_tables(automata: Automata) -> tuple[Array, Array, int]:
                 row = automaton.successors[number]
                 widest = max(widest, len(row))
             after += row
-            flags = HELD * (state[-2] != 0) | int(state[-1]) << TURNS
+            advances = any(a >= 0 and automaton.states[a][1] != state[1] for a in row)
+            flags = HELD * (state[-2] != 0) | ADVANCES * advances | int(state[-1]) << TURNS
             columns = (automaton.kind, automaton.target, automaton.detail, automaton.handle)
             rows.append((*(column[number] for column in columns), first, len(row), int(state[1]), flags))
         most += widest
     return np.array(rows, np.int32), np.array(after or [0], np.int32), most
+
+
+def _touching(automata: Automata, rank_base: Ints, locals_: Array, after: Array) -> Array:
+    """For each local state whether its step touches, as `reduction.Touching.touches` says, for any message received."""
+    model, network = automata.model, automata.model.network
+    facts = Touching(model)
+    attempts = [edge for edge, attempted in facts.watched.items() if attempted]
+    receives = [edge for edge, wire in enumerate(network.wire_of) if wire in facts.losing_wires]
+    polls = [PROBE, GATE] if model.gate_timeouts else [PROBE]
+    touching = np.zeros(len(locals_), np.bool_)
+    for base, automaton in zip(rank_base, automata.ranks, strict=True):
+        mine = locals_[base:][: len(automaton.states)]
+        kind, target = mine[:, KIND], mine[:, TARGET]
+        meets = ((kind == POST) & np.isin(target, [*facts.watched, *facts.losing])) | np.isin(kind, polls)
+        meets |= (kind == RECEIVE) & np.isin(target, receives)
+        standing = ((kind == POST) & np.isin(target, attempts)) | ((kind == RECEIVE) & np.isin(target, receives))
+        touching[base : base + len(mine)] = meets | _leading_to(mine, after, standing)
+    return touching.astype(np.int32)
+
+
+def _leading_to(locals_: Array, after: Array, marked: Array) -> Array:
+    """Which of a rank's local states have a successor that is marked."""
+    first, count = locals_[:, FIRST].astype(np.int64), locals_[:, SIZE].astype(np.int64)
+    owner = np.repeat(np.arange(len(first)), count)
+    where = np.repeat(first, count) + np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    successor = after[where]
+    hit = (successor >= 0) & marked[np.maximum(successor, 0)]
+    found = np.zeros(len(first), np.bool_)
+    found[owner[hit]] = True
+    return found
 
 
 def _contents(

@@ -1,0 +1,94 @@
+"""Depth-first search and random walks: for violations in spaces too large to exhaust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from headway.verification.explore import kernels as k
+from headway.verification.explore.breadth import Count, Worker, expansion
+from headway.verification.explore.tables import Compiled
+
+Ints = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+_BUDGET = 1 << 17  # states or steps between two reports of progress
+_FULL = 2
+
+
+def depth_first(
+    compiled: Compiled, *, order: list[int], reduced: bool, memory: int, progress: Progress | None = None
+) -> tuple[Count, list[Ints]]:
+    """Search depth first up to the first violation; the packed states on the way to it. `memory` is in bytes."""
+    words, most = compiled.words, compiled.most_successors
+    worker = Worker(compiled, 1)
+    path, pool = np.empty((1 << 12, words), np.int64), np.empty((1 << 13, words), np.int64)
+    start, table = np.zeros(1 << 12, np.int64), np.zeros((1 << 14, words), np.int64)
+    pool[0] = compiled.initial()
+    path[0] = compiled.initial()  # a root above the initial state, so that this one is a successor like others
+    at = np.array([1, 1, 0, 0], np.int64)
+    outcome = _FULL
+    while True:
+        (*tables, _, _, _, ranks, flag, _, out, filled, scratch, _, counters, dead, broken) = expansion(
+            compiled, worker, path, 0, 0, order, table if reduced else None
+        )
+        recent = worker.recent[:0]
+        state = (path, ranks, flag, table, out, filled, scratch, recent, counters, dead, broken)
+        outcome = k.depth_first(*tables, *state, pool, start, at, _BUDGET)
+        if progress is not None:
+            progress(int(at[2]), int(at[0]))
+        if outcome in (0, 1):
+            break
+        if outcome == _FULL:
+            if path.nbytes + pool.nbytes + 3 * table.nbytes > memory:
+                break
+            if int(at[0]) + 1 >= len(path):
+                path, start = np.concatenate([path, np.empty_like(path)]), np.concatenate([start, np.zeros_like(start)])
+            if int(at[1]) + most > len(pool):
+                pool = np.concatenate([pool, np.empty_like(pool)])
+            if 5 * int(at[2]) > 3 * len(table):
+                larger = np.zeros((2 * len(table), words), np.int64)
+                k.rehash(table, larger)
+                table = larger
+    count = _count(worker, int(at[2]), int(at[3]) - 1, outcome == 0)
+    return count, [path[i].copy() for i in range(1, int(at[0]))] if outcome == 1 else []
+
+
+def random_walk(
+    compiled: Compiled, *, steps: int, seed: int, longest: int = 1 << 16, progress: Progress | None = None
+) -> tuple[Count, list[Ints]]:
+    """Walk `steps` random steps from the initial state, anew at every end; the states on the way to a violation.
+
+    The same seed walks the same way. States are counted as often as they are passed.
+    """
+    worker = Worker(compiled, 1)
+    path = np.empty((longest, compiled.words), np.int64)
+    path[0] = compiled.initial()
+    generator = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x1234567) % (1 << 64) or 1)
+    walked, length, found = 0, 1, False
+    order = list(range(compiled.model.ranks))
+    (*tables, _, _, _, ranks, flag, table, out, filled, scratch, _, counters, dead, broken) = expansion(
+        compiled, worker, path, 0, 0, order
+    )
+    buffers = (path, ranks, flag, table, out, filled, scratch, worker.recent[:0], counters, dead, broken)
+    while walked < steps and not found:
+        length, found, taken, generator = k.walk(*tables, *buffers, generator, min(_BUDGET, steps - walked))
+        walked += int(taken)
+        if progress is not None:
+            progress(walked, int(length))
+    return _count(worker, walked, int(length), False), [path[i].copy() for i in range(length)] if found else []
+
+
+def _count(worker: Worker, states: int, depth: int, exhausted: bool) -> Count:
+    counters = worker.counters
+    return Count(
+        states,
+        int(counters[k.TRANSITIONS]),
+        depth,
+        int(counters[k.DEADLOCKS]),
+        int(counters[k.BROKEN]),
+        int(counters[k.STOPS]),
+        exhausted,
+    )
