@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-Link = Literal["gloo", "cuda_ipc", "nccl"]
+Link = Literal["gloo", "pipe", "cuda_ipc", "nccl"]
 
 
 def place_ranks(device: str, ranks: int, visible: int) -> list[str]:

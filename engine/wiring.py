@@ -1,7 +1,7 @@
 """The wires of one rank: which kind joins it to each neighbour, what the two exchange at boot, and the ends themselves.
 
-Control channels are gloo on CPUs, whatever the ranks run on. Tensor channels are gloo between CPU ranks, CUDA IPC
-between ranks on one GPU, NCCL between GPUs.
+Between CPU ranks all channels are gloo. Between GPU ranks control channels are named pipes, which take a fraction of
+gloo's time, and tensor channels are CUDA IPC on one GPU, NCCL between GPUs.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from headway.engine.wires import (
     NcclOutgoing,
     OutgoingTrial,
     Pair,
+    PipeIncoming,
+    PipeOutgoing,
     PipeReader,
     PipeWriter,
     Ring,
@@ -56,7 +58,8 @@ from headway.spec.trace import trace_path
 
 Codec = ControlCodec | TensorCodec
 Aside = Callable[[], contextlib.AbstractContextManager[Any]]
-_HEADERS, _ARRIVALS, _GO = "headers", "arrivals", "go"
+_HEADERS, _ARRIVALS, _GO, _SPILL = "headers", "arrivals", "go", "spill"
+_SPIN = 500  # looks at a pipe before a rank on a GPU sleeps
 
 
 def own_stream(device: torch.device) -> Aside:
@@ -92,7 +95,9 @@ def edges(channel: Channel, ranks: int) -> list[tuple[int, int]]:
 
 def link_of(channel: Channel, devices: Sequence[str], source: int, sink: int) -> Link:
     """What carries a channel. Raises `ValueError` for a tensor channel between GPUs on the closing edge."""
-    link = link_between(devices[source], devices[sink]) if channel.kind == "tensor" else "gloo"
+    link = link_between(devices[source], devices[sink])
+    if link != "gloo" and channel.kind == "control":
+        return "pipe"
     if link != "gloo" and channel.path == "closing":
         raise ValueError(f"channel {channel.name!r}: a tensor channel on the closing edge; allowed on GPUs: forward")
     return link
@@ -200,6 +205,12 @@ class Wiring:
             raise ValueError(f"channel {name!r} is a tensor channel; its codec is {type(codec).__name__}")
         return codec
 
+    def _control_codec(self, name: str) -> ControlCodec:
+        codec = self._codecs[name]
+        if not isinstance(codec, ControlCodec):
+            raise ValueError(f"channel {name!r} is a control channel; its codec is {type(codec).__name__}")
+        return codec
+
     # --- ends ------------------------------------------------------------------------------------------------
 
     def endpoints(self, gate_bound: float) -> Endpoints:
@@ -208,13 +219,13 @@ class Wiring:
         for name, (link, source, sink) in self._in.items():
             readers[_GO, name] = PipeReader(self._pipe(_GO, name, source, sink))
             if link != "gloo":
-                readers[_HEADERS, name] = PipeReader(self._pipe(_HEADERS, name, source, sink))
+                readers[_HEADERS, name] = PipeReader(self._pipe(_HEADERS, name, source, sink), _SPIN)
         for name, (link, source, sink) in self._out.items():
             if link != "gloo":
-                readers[_ARRIVALS, name] = PipeReader(self._pipe(_ARRIVALS, name, source, sink))
+                readers[_ARRIVALS, name] = PipeReader(self._pipe(_ARRIVALS, name, source, sink), _SPIN)
         gates = {
-            name: FifoGate(gate_path(self._directory, name, source, sink))
-            for name, (_, source, sink) in self._in.items()
+            name: FifoGate(gate_path(self._directory, name, source, sink), _SPIN if link != "gloo" else 0)
+            for name, (link, source, sink) in self._in.items()
             if name in self._gated
         }
         incoming = {name: self._incoming(name, readers, gates.get(name)) for name in self._in}
@@ -224,6 +235,9 @@ class Wiring:
 
     def _pipe(self, purpose: str, name: str, source: int, sink: int) -> Path:
         return pipe_path(self._directory, purpose, name, source, sink)
+
+    def _spill(self, name: str, source: int, sink: int) -> Path:
+        return self._pipe(_SPILL, name, source, sink)
 
     def _tag(self, name: str) -> int:
         return 1 + [channel.name for channel in self._program.protocol.channels].index(name)
@@ -237,6 +251,8 @@ class Wiring:
             return GlooIncoming(source, self._tag(name), self._fields(name), self._codecs[name], gate)
         arrivals = PipeWriter(self._pipe(_ARRIVALS, name, source, sink))
         headers = HeaderReceiver(readers[_HEADERS, name], arrivals, 1 + self._fields(name))
+        if link == "pipe":
+            return PipeIncoming(headers, self._fields(name), self._control_codec(name), self._spill(name, source, sink))
         if link == "cuda_ipc":
             return CudaIpcIncoming(headers, self._mapped[name], gate)
         freed = [self._tools.event(self._device) for _ in range(SLOTS)]
@@ -250,6 +266,8 @@ class Wiring:
             return GlooOutgoing(sink, self._tag(name), self._fields(name), self._codecs[name], keeper)
         writer = PipeWriter(self._pipe(_HEADERS, name, source, sink))
         headers = HeaderSender(writer, readers[_ARRIVALS, name], 1 + self._fields(name))
+        if link == "pipe":
+            return PipeOutgoing(headers, self._fields(name), self._control_codec(name), self._spill(name, source, sink))
         codec = self._tensor_codec(name)
         if link == "cuda_ipc":
             return CudaIpcOutgoing(headers, self._own[name], codec, keeper)

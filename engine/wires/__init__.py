@@ -5,7 +5,15 @@ from headway.engine.wires.cuda_ipc import CudaIpcIncoming, CudaIpcOutgoing
 from headway.engine.wires.gates import FifoGate, GateKeeper, gate_path
 from headway.engine.wires.gloo import GlooIncoming, GlooOutgoing, join_group, leave_group
 from headway.engine.wires.nccl import ConnectIncoming, ConnectOutgoing, NcclIncoming, NcclOutgoing, Pair
-from headway.engine.wires.pipes import HeaderReceiver, HeaderSender, PipeReader, PipeWriter, pipe_path
+from headway.engine.wires.pipes import (
+    HeaderReceiver,
+    HeaderSender,
+    PipeIncoming,
+    PipeOutgoing,
+    PipeReader,
+    PipeWriter,
+    pipe_path,
+)
 from headway.engine.wires.probe import ContractError, IncomingTrial, OutgoingTrial, probe
 from headway.engine.wires.rings import SLOTS, Event, Ring, RingOffer, StreamEvent, make_ring, map_ring, stream_event
 
@@ -29,6 +37,8 @@ __all__ = [
     "NcclOutgoing",
     "OutgoingTrial",
     "Pair",
+    "PipeIncoming",
+    "PipeOutgoing",
     "PipeReader",
     "PipeWriter",
     "Ring",

@@ -20,9 +20,17 @@ class ControlCodec:
         """A payload that says nothing."""
         return self._type()
 
+    def pack(self, payload: Any) -> bytes:
+        """The encoded payload."""
+        return self._encoder.encode(payload)
+
+    def unpack(self, data: bytes) -> Any:
+        """The payload; raises `msgspec.ValidationError` when the bytes are not of its type."""
+        return self._decoder.decode(data)
+
     def encode(self, payload: Any) -> torch.Tensor:
         """A uint8 tensor of the encoded payload."""
-        return torch.frombuffer(bytearray(self._encoder.encode(payload)), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(self.pack(payload)), dtype=torch.uint8)
 
     def buffer(self, elements: int) -> torch.Tensor:
         """A tensor to receive `elements` bytes into."""
@@ -30,7 +38,7 @@ class ControlCodec:
 
     def decode(self, tensor: torch.Tensor) -> Any:
         """The payload; raises `msgspec.ValidationError` when the bytes are not of its type."""
-        return self._decoder.decode(tensor.numpy().tobytes())
+        return self.unpack(tensor.numpy().tobytes())
 
 
 class TensorCodec:

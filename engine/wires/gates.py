@@ -6,48 +6,44 @@ when the sender is gone. It carries no data and needs no peer, so it can neither
 
 from __future__ import annotations
 
-import os
-import select
 from pathlib import Path
+
+from headway.engine.wires.pipes import PipeReader, PipeWriter, pipe_path
 
 
 def gate_path(directory: Path, channel: str, source: int, sink: int) -> Path:
     """Where the pipe of one channel between two ranks lies."""
-    return directory / f"attempted-{channel}-{source}-{sink}"
+    return pipe_path(directory, "attempted", channel, source, sink)
 
 
 class GateKeeper:
     """The sender's end. Opening blocks until the receiver has opened."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY)
+        self._pipe = PipeWriter(path)
 
     def attempt(self) -> None:
         """The next message is about to be posted, irrevocably. Raises `BrokenPipeError` when the receiver is gone."""
-        os.write(self._fd, b"\0")
+        self._pipe.write(b"\0")
 
     def close(self) -> None:
         """Close the pipe."""
-        os.close(self._fd)
+        self._pipe.close()
 
 
 class FifoGate:
-    """The receiver's end."""
+    """The receiver's end; it looks `spin` times before it sleeps."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
+    def __init__(self, path: Path, spin: int = 0) -> None:
+        self._pipe = PipeReader(path, spin)
 
     def wait(self, bound: float) -> bool:
         """Until the next message was attempted; False after `bound` seconds. Raises `ConnectionError`."""
-        if not self._poll.poll(bound * 1000):
+        if not self._pipe.ready(bound):
             return False
-        if os.read(self._fd, 1) == b"":
-            raise ConnectionError(f"{self._path.name}: the sending rank is gone")
+        self._pipe.read(1)
         return True
 
     def close(self) -> None:
         """Close the pipe."""
-        os.close(self._fd)
+        self._pipe.close()

@@ -28,6 +28,8 @@ from headway.engine.wires import (
     NcclOutgoing,
     OutgoingTrial,
     Pair,
+    PipeIncoming,
+    PipeOutgoing,
     PipeReader,
     PipeWriter,
     Ring,
@@ -140,6 +142,49 @@ def sent(outgoing: Any) -> None:
     """Post and wait."""
     outgoing.post((), b"")
     outgoing.wait()
+
+
+# --- pipes -----------------------------------------------------------------------------------------------------
+
+
+def pipe_messages(rank: int, ranks: int, directory: Path, sizes: list[int]) -> Any:
+    """Probe a pipe with a body of each size, then send all of them while the receiver lags one message behind."""
+    ends, go, codec, spill = (
+        header_ends(rank, directory, 2),
+        made(directory / "go"),
+        ControlCodec(bytes),
+        directory / "s",
+    )
+    bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes * 5)]
+    if rank == 0:
+        outgoing, writer = PipeOutgoing(ends, 1, codec, spill), PipeWriter(go)
+        seen = [probe([OutgoingTrial("wire", outgoing, 1, b"x" * size, writer)], [])["wire"] for size in sizes]
+        for number, body in enumerate(bodies):
+            outgoing.post((number,), body)
+            outgoing.wait()
+        return seen
+    incoming, reader = PipeIncoming(ends, 1, codec, spill), PipeReader(go)
+    for _ in sizes:
+        probe([], [IncomingTrial("wire", incoming, False, reader)])
+    return [number for number, body in enumerate(bodies) if incoming.receive() != ((number,), body)]
+
+
+def dead_pipe(rank: int, ranks: int, directory: Path) -> Any:
+    """Rank 1 dies after one message; what rank 0's wait and next post say."""
+    ends = header_ends(rank, directory, 1)
+    if rank == 1:
+        ends.receive()
+        os._exit(1)
+    outgoing = PipeOutgoing(ends, 0, ControlCodec(bytes), directory / "s")
+    sent(outgoing)
+    said = []
+    for attempt in (outgoing.wait, partial(outgoing.post, (), b"")):
+        try:
+            attempt()
+            said.append("nothing")
+        except ConnectionError as error:
+            said.append(type(error).__name__)
+    return said
 
 
 # --- device wires on memory that two processes share -----------------------------------------------------------

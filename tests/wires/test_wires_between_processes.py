@@ -21,6 +21,19 @@ def test_a_dead_peer_is_an_error_and_no_hang(run_ranks):
     assert said == ["ConnectionError", "RuntimeError", "RuntimeError"]
 
 
+def test_pipes_keep_the_posted_contract_and_carry_bodies_of_any_size(run_ranks):
+    sizes = [0, 1, 4000, 4096, 1 << 20]
+    seen, wrong = run_ranks("pipe_messages", sizes=sizes)
+    assert seen == [(1, 0)] * len(sizes)
+    assert wrong == []
+
+
+def test_a_dead_peer_of_a_pipe_is_an_error_at_once(run_ranks):
+    said, died = run_ranks("dead_pipe")
+    assert died == "died"
+    assert said == ["ConnectionError", "BrokenPipeError"]
+
+
 def test_a_slot_of_a_shared_ring_is_not_reused_while_its_reader_may_read(run_ranks):
     _, wrong = run_ranks("slots_are_not_reused_early", count=60)
     assert wrong == []
