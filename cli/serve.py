@@ -24,7 +24,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--unproved", action="store_true", help="launch a table without a certificate that covers it")
     add("--served-name", help="the model's name for clients (default: from --model)")
     add("--load-format", choices=("auto", "dummy"), default="auto", help="dummy: random weights from the config alone")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    add(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="auto: bfloat16 on a GPU, float32 on a CPU",
+    )
+    add(
+        "--kernels", default="auto", help="auto (the fastest that works on the device), reference, triton or flashinfer"
+    )
+    add("--no-graphs", action="store_true", help="run decodes on a GPU without CUDA graphs")
     add(
         "--device",
         default="auto",
@@ -32,9 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpu-memory-utilization", type=float, default=0.9, help="fraction of a GPU's memory that its ranks share")
     add("--page-size", type=int, default=16, help="tokens in a KV page")
-    add("--kv-pages", type=int, default=2048, help="KV pages of each rank")
-    add("--max-batch-tokens", type=int, default=256, help="tokens of one pass; longer prompts are prefilled in chunks")
-    add("--max-batch-rows", type=int, default=32, help="requests of one pass")
+    add("--kv-pages", type=int, help="KV pages of each rank (default: 2048 on a CPU; as many as fit on a GPU)")
+    add(
+        "--max-batch-tokens",
+        type=int,
+        help="tokens of one pass; longer prompts are prefilled in chunks (default: 256 on a CPU, 8192 on a GPU)",
+    )
+    add("--max-batch-rows", type=int, help="requests of one pass (default: 32 on a CPU, 256 on a GPU)")
     add("--max-context", type=int, help="tokens of a request, prompt and output (default: the model's)")
     add("--grace", type=float, default=30.0, help="seconds that running requests get after a stop signal")
     add(
@@ -81,6 +94,7 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     from headway.engine.pipeline import Settings
     from headway.engine.placement import memory_shares, place_ranks
     from headway.engine.scheduling import Limits
+    from headway.kernels import BACKENDS
     from headway.models import open_checkpoint, partition
     from headway.spec.catalog import load_table
 
@@ -95,6 +109,13 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         if not 0 <= getattr(arguments, name) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; allowed: 0 or more seconds")
     devices = place_ranks(arguments.device, arguments.pp, torch.cuda.device_count())
+    on_gpu = devices[0] != "cpu"
+    if arguments.kernels not in ("auto", *BACKENDS):
+        raise ValueError(f"--kernels is {arguments.kernels}; allowed: auto, {', '.join(BACKENDS)}")
+
+    def chosen(value: int | None, gpu: int, cpu: int) -> int:
+        return value if value is not None else gpu if on_gpu else cpu
+
     memory_shares(devices, arguments.gpu_memory_utilization)
     protocol = load_table(arguments.table)
     _demand_certificate(protocol, arguments.pp, slots, arguments.unproved)
@@ -106,10 +127,10 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         raise ValueError(f"--max-context is {context}; allowed: 2 to {longest}, the model's context")
     limits = Limits(
         slots=slots,
-        pages=arguments.kv_pages,
+        pages=chosen(arguments.kv_pages, 1, 2048),
         page_size=arguments.page_size,
-        max_batch_tokens=arguments.max_batch_tokens,
-        max_batch_rows=arguments.max_batch_rows,
+        max_batch_tokens=chosen(arguments.max_batch_tokens, 8192, 256),
+        max_batch_rows=chosen(arguments.max_batch_rows, 256, 32),
         max_context=context,
     )
     if arguments.trace_dir is not None:
@@ -122,7 +143,10 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
         name=arguments.served_name or Path(arguments.model).stem,
         host=arguments.host,
         load_format=arguments.load_format,
-        dtype=arguments.dtype,
+        kernels=arguments.kernels,
+        graphs=not arguments.no_graphs,
+        dtype=arguments.dtype if arguments.dtype != "auto" else "bfloat16" if on_gpu else "float32",
+        measure_pages=on_gpu and arguments.kv_pages is None,
         device=arguments.device,
         gpu_memory_utilization=arguments.gpu_memory_utilization,
         seed=arguments.seed,

@@ -11,7 +11,8 @@ from headway.engine.scheduling import Limits
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's settings. `pages` is the size of its own KV pool; `refuse` plants refusals for tests.
+    """One rank's settings. `pages` is the size of its own KV pool, 0 for as many as fit into its GPU's memory, and then
+    `limits.pages` counts for nothing; `refuse` plants refusals for tests.
 
     `devices` has the device of every rank, such as `cpu` or `cuda:1`; `memory_share` is the fraction of its device's
     memory that this rank may use. The trace goes to the folder `traces`, or to `directory` when that is empty.
@@ -30,6 +31,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     reports: str
     load_format: Literal["auto", "dummy"] = "auto"
     kernels: str = "reference"
+    graphs: bool = True
     dtype: str = "float32"
     seed: int = 0
     memory_share: float = 1.0
@@ -57,8 +59,14 @@ class Layout:
         return directory / f"rank{rank}.json"
 
     def ready(self, directory: Path, rank: int) -> Path:
-        """Exists once the rank runs its table."""
+        """Exists once the rank runs its table; says how many KV pages the pipeline has."""
         return directory / f"rank{rank}.ready"
+
+    def announce(self, directory: Path, rank: int, pages: int) -> None:
+        """Make the file `ready`, at once and whole."""
+        draft = directory / f"rank{rank}.draft"
+        draft.write_text(str(pages))
+        draft.rename(self.ready(directory, rank))
 
     def error(self, directory: Path, rank: int) -> Path:
         """One line: why the rank ended."""

@@ -76,6 +76,11 @@ class RankGroup:
         self._watching.start()
 
     @property
+    def pages(self) -> int:
+        """How many KV pages the pipeline has, once it runs."""
+        return int(LAYOUT.ready(self._directory, 0).read_text())
+
+    @property
     def pids(self) -> list[int]:
         """Process ids by rank."""
         return [process.pid for process in self._processes]

@@ -29,7 +29,8 @@ from headway.spec.table import Protocol
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What `headway serve` was asked for. `table` is how ranks load the table; sizes in tokens, pages and seconds.
 
-    Traces go to `trace_dir` and stay there; when it is empty they go with the rest after a clean end.
+    Traces go to `trace_dir` and stay there; when it is empty they go with the rest after a clean end. With
+    `measure_pages` each rank has as many KV pages as fit into its GPU's memory, and `limits.pages` counts for nothing.
     """
 
     model: str
@@ -39,6 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "model"
     host: str = "127.0.0.1"
     load_format: str = "auto"
+    kernels: str = "auto"
+    graphs: bool = True
     dtype: str = "float32"
     device: str = "cpu"
     gpu_memory_utilization: float = 0.9
@@ -46,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 30.0
     gate_bound: float = 60.0
     stall_bounds: dict[str, float] = msgspec.field(default_factory=lambda: dict(STALL_BOUNDS))
+    measure_pages: bool = False
     pages_by_rank: list[int] = []
     refuse_by_rank: dict[int, list[int]] = {}
     trace_dir: str = ""
@@ -68,12 +72,14 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
             fingerprint=protocol.fingerprint,
             model=settings.model,
             limits=limits,
-            pages=pages.get(rank, settings.limits.pages),
+            pages=0 if settings.measure_pages else pages.get(rank, settings.limits.pages),
             devices=devices,
             memory_share=shares[rank],
             intake=f"ipc://{directory}/intake",
             reports=f"ipc://{directory}/reports",
             load_format="dummy" if settings.load_format == "dummy" else "auto",
+            kernels=settings.kernels,
+            graphs=settings.graphs,
             dtype=settings.dtype,
             seed=settings.seed,
             threads=threads,
@@ -96,13 +102,6 @@ async def serve(
     directory = make_directory()
     config = checkpoint.config
     engine = EngineClient(f"ipc://{directory}/intake", f"ipc://{directory}/reports")
-    model = ServedModel(
-        settings.name,
-        min(settings.limits.max_context, settings.limits.pages * settings.limits.page_size),
-        config.vocab_size,
-        config.eos_ids,
-        f"headway-{protocol.fingerprint[:12]}",
-    )
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     failed: list[str] = []
@@ -118,10 +117,7 @@ async def serve(
         )
 
     group = RankGroup(protocol, rank_configs(settings, protocol, directory), fail, settings.stall_bounds, stalled)
-    app = create_app(
-        engine, checkpoint.tokenizer(), model, seed=settings.seed, routers=[protocol_router(group, protocol)]
-    )
-    server = Server(app)
+    tokenizer = checkpoint.tokenizer()
     signals = 0
 
     def stop() -> None:
@@ -138,13 +134,22 @@ async def serve(
     try:
         starting = asyncio.ensure_future(loop.run_in_executor(None, group.start))
         interrupted = loop.create_task(ended.wait())
-        await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             group.kill()
             await asyncio.wait([starting])
             starting.exception()
             return 0
         await starting
+        model = ServedModel(
+            settings.name,
+            min(settings.limits.max_context, group.pages * settings.limits.page_size),
+            config.vocab_size,
+            config.eos_ids,
+            f"headway-{protocol.fingerprint[:12]}",
+        )
+        routers = [protocol_router(group, protocol)]
+        server = Server(create_app(engine, tokenizer, model, seed=settings.seed, routers=routers))
         serving = loop.create_task(server.serve(sockets=[listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)

@@ -6,24 +6,25 @@ import ctypes
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 
-from headway.engine.bindings import FollowerBindings, LeaderBindings, binding_table
+from headway.engine.bindings import FollowerBindings, LeaderBindings, Runner, binding_table
 from headway.engine.config import LAYOUT, RankConfig
 from headway.engine.desk import ZmqDesk
 from headway.engine.loop import Endpoints, Program, compile_program, run
 from headway.engine.messages import Decision, Output, Relayed
 from headway.engine.recorder import RingRecorder, trace_path
-from headway.engine.scheduling import Books, Scheduler
+from headway.engine.scheduling import Books, Limits, Scheduler
 from headway.engine.wires import ControlCodec, TensorCodec, join_group, leave_group
 from headway.engine.wiring import Wiring
-from headway.engine.workers import Worker
-from headway.kernels import load_kernels
-from headway.models import Stage, allocate_kv_cache, open_checkpoint, partition
+from headway.engine.workers import build_worker
+from headway.models import open_checkpoint, partition
 from headway.spec.catalog import load_table
 from headway.spec.table import Channel, record_width
 
@@ -71,32 +72,45 @@ def _run(config: RankConfig, directory: Path) -> None:
         record_width(table),
         os.getpid(),
     )
-    bindings, hidden_width, dtype = _bindings(config, program)
-    wires = _wires(config, directory, program, hidden_width, dtype)
-    LAYOUT.ready(directory, config.rank).touch()
+    checkpoint = open_checkpoint(config.model, config.load_format, config.seed)
+    dtype = getattr(torch, config.dtype)
+    worker, pages = build_worker(
+        checkpoint,
+        partition(checkpoint.config.layers, config.ranks)[config.rank],
+        config.limits,
+        device=config.device,
+        dtype=dtype,
+        kernels=config.kernels,
+        pages=config.pages,
+        share=config.memory_share,
+        graphs=config.graphs,
+    )
+    wires = _wires(config, directory, program, checkpoint.config.hidden_size, dtype)
+    limits = config.limits
+    if not config.pages:
+        limits = replace(limits, pages=_smallest(pages, config.ranks))
+    bindings = _bindings(config, program, worker, Books(pages, limits.page_size), limits)
+    LAYOUT.announce(directory, config.rank, limits.pages)
     run(program, binding_table(bindings, program.bindings), wires, recorder)
     recorder.close()
     if config.ranks > 1:
         leave_group()
 
 
-def _bindings(config: RankConfig, program: Program) -> tuple[FollowerBindings, int, torch.dtype]:
-    checkpoint = open_checkpoint(config.model, config.load_format, config.seed)
-    span = partition(checkpoint.config.layers, config.ranks)[config.rank]
-    kernels = load_kernels(config.kernels)
-    dtype = getattr(torch, config.dtype)
-    limits = config.limits
-    stage = Stage.load(checkpoint, span, kernels, dtype, positions=limits.max_context)
-    pages = config.pages
-    cache = allocate_kv_cache(checkpoint.config, span.layers, pages, limits.page_size, dtype)
-    worker, books = Worker(stage, cache, kernels), Books(pages, limits.page_size)
-    owner: FollowerBindings
-    if "plan" in program.bindings:
-        desk = ZmqDesk(config.intake, config.reports)
-        owner = LeaderBindings(books, worker, config.rank, Scheduler(limits), desk)
-    else:
-        owner = FollowerBindings(books, worker, config.rank, _refusals(config.refuse))
-    return owner, checkpoint.config.hidden_size, dtype
+def _smallest(pages: int, ranks: int) -> int:
+    """The fewest pages that any rank has."""
+    if ranks == 1:
+        return pages
+    fewest = torch.tensor(pages)
+    dist.all_reduce(fewest, dist.ReduceOp.MIN)
+    return int(fewest)
+
+
+def _bindings(config: RankConfig, program: Program, worker: Runner, books: Books, limits: Limits) -> FollowerBindings:
+    if "plan" not in program.bindings:
+        return FollowerBindings(books, worker, config.rank, _refusals(config.refuse))
+    desk = ZmqDesk(config.intake, config.reports)
+    return LeaderBindings(books, worker, config.rank, Scheduler(limits), desk)
 
 
 def _refusals(ordinals: list[int]) -> Any:

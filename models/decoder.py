@@ -22,8 +22,9 @@ class StageBatch:
 
     On the stage's device: `token_ids` [T], read by the first stage only (None elsewhere), `positions` [T],
     `write_slots` [T], page * page size + offset of each token's key and value, -1 for padding, and `logit_rows` [S],
-    the tokens whose logits are wanted. In host memory, for planning: `query_starts` [B + 1], `context_lengths` [B],
-    tokens of a sequence after this pass, and `block_tables` [B, N], its pages, padded with any valid page.
+    the tokens whose logits are wanted, None for all of them. In host memory, for planning: `query_starts` [B + 1],
+    `context_lengths` [B], tokens of a sequence after this pass, and `block_tables` [B, N], its pages, padded with any
+    valid page.
     """
 
     token_ids: Tensor | None
@@ -32,7 +33,7 @@ class StageBatch:
     query_starts: Tensor
     context_lengths: Tensor
     block_tables: Tensor
-    logit_rows: Tensor
+    logit_rows: Tensor | None
 
 
 class Stage:
@@ -90,7 +91,22 @@ class Stage:
 
     @torch.inference_mode()
     def compute(self, batch: StageBatch, cache: KvCache, plan: AttentionPlan, hidden: Tensor | None) -> Tensor:
-        """`forward` after planning: device work only, no synchronisation, so that it can be captured in a graph."""
+        """`forward` after planning."""
+        rows = self.trunk(batch, cache, plan, hidden)
+        return self.logits(rows) if self.span.last else rows
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """The head: [S, vocabulary] for what `trunk` gives on the last stage."""
+        if self.weights.head is None:
+            raise ValueError("stage: no head; only the last stage has one")
+        return self.kernels.linear(rows, self.weights.head)
+
+    @torch.inference_mode()
+    def trunk(self, batch: StageBatch, cache: KvCache, plan: AttentionPlan, hidden: Tensor | None) -> Tensor:
+        """The layers: device work only, no synchronisation, so that they can be captured in a graph.
+
+        Gives [T, hidden] for the next stage, or on the last one the final norm [S, hidden] of `batch.logit_rows`.
+        """
         kernels, eps = self.kernels, self.config.rms_eps
         residual = self._input(batch, hidden)
         delta: Tensor | None = None  # what the last block adds to the residual, kept apart for the fused add and norm
@@ -108,11 +124,13 @@ class Stage:
             delta = kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down)
         if delta is None:
             raise ValueError("stage: no layers")
-        if self.weights.head is None or self.weights.final_norm is None:
+        if self.weights.final_norm is None:
             return residual + delta
-        rows = batch.logit_rows
-        x, _ = kernels.add_rms_norm(delta[rows], residual[rows], self.weights.final_norm, eps)
-        return kernels.linear(x, self.weights.head)
+        if batch.logit_rows is not None:
+            if not len(batch.logit_rows):
+                return residual[:0]
+            delta, residual = delta.index_select(0, batch.logit_rows), residual.index_select(0, batch.logit_rows)
+        return kernels.add_rms_norm(delta, residual, self.weights.final_norm, eps)[0]
 
     def _input(self, batch: StageBatch, hidden: Tensor | None) -> Tensor:
         if self.weights.embedding is not None:

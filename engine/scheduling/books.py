@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,22 +15,22 @@ class UnhonourableError(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """What a rank knows of a request: `length` tokens have been granted positions in the pages of `table`."""
+    """What a rank knows of a request: `length` tokens have been granted positions in the pages of `table` (int64)."""
 
     sampling: Sampling
-    table: list[int] = field(default_factory=list)
+    table: array[int] = field(default_factory=lambda: array("q"))
     length: int = 0
 
 
 @dataclass(slots=True)
 class Member:
-    """One row of a batch for the worker. `table` is the books' own list: read it before the next decision.
+    """One row of a batch for the worker. `table` is the books' own array: read it before the next decision.
 
     With `from_last` the one input is the token that the request's last pass samples, known to the worker alone.
     """
 
     request: int
-    table: list[int]
+    table: array[int]
     start: int
     count: int
     sampling: Sampling
@@ -92,6 +93,7 @@ class Books:
         return entry
 
     def _take(self, row: BatchRow, entry: Entry) -> Member:
-        entry.table[row.first_page :] = row.pages
+        if row.pages or row.first_page < len(entry.table):
+            entry.table[row.first_page :] = array("q", row.pages)
         entry.length = row.start + row.count
         return Member(row.request, entry.table, row.start, row.count, entry.sampling, row.samples, row.from_last)

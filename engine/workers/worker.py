@@ -1,83 +1,247 @@
-"""Runs one stage of the model, eagerly, on its device."""
+"""Runs one stage of the model on its device, a pass ahead of the host."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from headway.engine.scheduling import Member
-from headway.kernels import Kernels, SamplingBatch
+from headway.engine.scheduling import Limits, Member
+from headway.engine.workers.graphs import DecodeGraph, DecodeGraphs
+from headway.engine.workers.layout import Int64s, Layout, lay_out
+from headway.kernels import AttentionPlan, GraphPlan, Kernels, SamplingBatch
+from headway.kernels.staging import Staging
 from headway.models import KvCache, Stage, StageBatch
 
 
 @dataclass(frozen=True)
 class Work:
-    """A pass made ready for the device: T tokens of B members. `sampling` has an entry for each of `samplers`."""
+    """A pass of `rows` tokens made ready: on the device, once what was enqueued is done. `samplers`: the requests that
+    sample, in order. It runs in `graph`, or with `batch` and `plan`."""
 
+    rows: int
     samplers: list[int]
-    batch: StageBatch
     sampling: SamplingBatch
+    logit_rows: Tensor | None
+    graph: DecodeGraph | None
+    batch: StageBatch | None
+    plan: AttentionPlan | None
+
+
+class Mark(Protocol):
+    """A point in the device's work; a `torch.cuda.Event`."""
+
+    def record(self) -> object:
+        """Here."""
+
+    def synchronize(self) -> object:
+        """Wait until the device has come here."""
+
+
+class _Reached:
+    """The mark of a device that works while it is told to."""
+
+    def record(self) -> None:
+        """Here."""
+
+    def synchronize(self) -> None:
+        """No wait."""
+
+
+@dataclass(frozen=True)
+class _Outbox:
+    """Where the tokens of one pass arrive in host memory, and when."""
+
+    tokens: Tensor
+    arrived: Mark
 
 
 class Worker:
-    """One stage with its KV cache. Knows neither rank nor pass."""
+    """One stage with its KV cache. Knows neither rank nor pass.
 
-    def __init__(self, stage: Stage, cache: KvCache, kernels: Kernels) -> None:
+    Inputs of a pass travel in one copy to static buffers on the device, in stream order: `prepare` may be called before
+    the passes before it have run. Sampled tokens stay on the device, where the next pass may read them; a copy goes to
+    the host. `collect` is the only call that waits for the device.
+    """
+
+    def __init__(
+        self, stage: Stage, cache: KvCache, kernels: Kernels, limits: Limits, graph_sizes: Sequence[int] = ()
+    ) -> None:
+        """Captures a graph for each of `graph_sizes`, which overwrites page 0."""
         self._stage, self._cache, self._kernels = stage, cache, kernels
-        self._last: dict[int, int] = {}  # what the requests of the last launched pass sampled
-        self._launched: deque[list[int]] = deque()
+        self._first_stage, self._last_stage, device = stage.span.first, stage.span.last, stage.device
+        rows, tokens = limits.max_batch_rows, limits.max_batch_tokens
+        # Four words a token and six a row; then, past what is copied, the tokens sampled last.
+        self._inputs = 4 * tokens + 6 * rows
+        self._words = torch.zeros(self._inputs + rows, dtype=torch.int64, device=device)
+        self._sampled = self._words[self._inputs :]
+        self._last: dict[int, int] = {}  # request -> where in `_sampled` its last token is
+        none = [0] * rows
+        self._greedy = SamplingBatch.of(none, none, none, none, none, device)
+        pinned = device.type == "cuda"
+        self._staging = Staging(device)
+        self._free = [
+            _Outbox(
+                torch.empty(rows, dtype=torch.int64, pin_memory=pinned),
+                torch.cuda.Event() if pinned else _Reached(),  # type: ignore[no-untyped-call]
+            )
+            for _ in range(limits.slots + limits.ahead + 1)
+        ]
+        self._launched: deque[tuple[_Outbox, int]] = deque()
+        largest = max(graph_sizes, default=0)
+        self._hidden = torch.zeros((largest, stage.config.hidden_size), dtype=stage.dtype, device=device)
+        pages = min(limits.pages_for(limits.max_context), len(cache.keys[0]))
+        with torch.inference_mode():
+            self._graphs = DecodeGraphs(
+                graph_sizes, lambda size: stage.plan_graph(size, pages, cache.page_size), self._run_decode, device
+            )
 
     def prepare(self, members: Sequence[Member], tokens: Sequence[Sequence[int]]) -> Work:
-        """Lay out a batch. `tokens`: input token ids, one list a member; empty where the stage does not embed."""
-        page_size = self._cache.page_size
-        counts = np.array([member.count for member in members], dtype=np.int64)
-        starts = np.array([member.start for member in members], dtype=np.int64)
-        ends = np.cumsum(counts)
-        positions = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
-        tables = np.zeros((len(members), max(len(member.table) for member in members)), dtype=np.int64)
-        for row, member in enumerate(members):
-            tables[row, : len(member.table)] = member.table
-        owners = np.repeat(np.arange(len(members)), counts)
-        slots = tables[owners, positions // page_size] * page_size + positions % page_size
-        sampled = [(row, member) for row, member in enumerate(members) if member.samples]
-        ids = None
-        if tokens:
-            parts = zip(members, tokens, strict=True)
-            known = [[self._last[member.request]] if member.from_last else part for member, part in parts]
-            ids = np.fromiter((token for part in known for token in part), dtype=np.int64)
-        batch = StageBatch(
-            token_ids=None if ids is None else torch.from_numpy(ids),
-            positions=torch.from_numpy(positions),
-            write_slots=torch.from_numpy(slots),
-            query_starts=torch.from_numpy(np.concatenate(([0], ends))),
-            context_lengths=torch.from_numpy(starts + counts),
-            block_tables=torch.from_numpy(tables),
-            logit_rows=torch.tensor([int(ends[row]) - 1 for row, _ in sampled], dtype=torch.int64),
-        )
-        sampling = SamplingBatch.of(
-            [member.sampling.temperature for _, member in sampled],
-            [member.sampling.top_k for _, member in sampled],
-            [member.sampling.top_p for _, member in sampled],
-            [member.sampling.seed for _, member in sampled],
-            [member.start + member.count for _, member in sampled],
-        )
-        return Work([member.request for _, member in sampled], batch, sampling)
+        """Lay out a batch. `tokens`: input token ids, one list a member, empty where the worker knows the token; none
+        at all where the stage does not embed."""
+        layout = lay_out(members, self._cache.page_size)
+        graph = self._graphs.fitting(layout.tokens) if layout.decodes else None
+        length = graph.size if graph else layout.tokens
+        samplers = [members[row] for row in layout.samplers] if self._last_stage else []
+        every = not self._last_stage or len(samplers) == layout.tokens
+        random = any(member.sampling.temperature > 0 for member in samplers)
+        words = length * (4 if self._first_stage else 2) + len(samplers) * ((not every) + 5 * random)
+        with self._staging.buffer(8 * words) as memory:
+            host = memory[: 8 * words].view(torch.int64)
+            packer = _Packer(host.numpy(), self._words)
+            positions = packer.put(layout.positions, length)
+            slots = packer.put(layout.write_slots, length, -1)
+            ids = self._put_ids(packer, members, tokens, layout, length) if self._first_stage else None
+            logit_rows = None if every else packer.put(layout.logit_rows, len(samplers))
+            sampling = _put_sampling(packer, samplers) if random else self._greedy
+            self._words[:words].copy_(host, non_blocking=True)
+        contexts, tables = torch.from_numpy(layout.context_lengths), torch.from_numpy(layout.block_tables)
+        batch, plan = None, None
+        if graph:
+            graph.plan.update(contexts, tables)
+        else:
+            starts = torch.from_numpy(layout.query_starts)
+            batch = StageBatch(ids, positions, slots, starts, contexts, tables, logit_rows)
+            plan = self._stage.plan(batch, self._cache.page_size)
+        requests = [member.request for member in samplers]
+        return Work(layout.tokens, requests, sampling, logit_rows, graph, batch, plan)
 
-    def forward(self, work: Work, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Hidden states [T, hidden], or logits [S, vocabulary] where the stage has the head."""
-        return self._stage.forward(work.batch, self._cache, hidden)
+    def _put_ids(
+        self,
+        packer: _Packer,
+        members: Sequence[Member],
+        tokens: Sequence[Sequence[int]],
+        layout: Layout,
+        length: int,
+    ) -> Tensor:
+        """Where in the device's words each input token is: among those that travel now, or among the last sampled."""
+        sources = np.arange(length) + packer.used + length
+        ids = np.zeros(length, np.int64)
+        unknown = [row for row, member in enumerate(members) if member.from_last]
+        known = np.ones(layout.tokens, np.bool_)
+        if unknown:
+            rows = layout.query_starts[unknown]
+            sources[rows] = [self._inputs + self._last[members[row].request] for row in unknown]
+            known[rows] = False
+        ids[: layout.tokens][known] = np.fromiter([token for part in tokens for token in part], np.int64)
+        indices = packer.put(sources, length)
+        packer.put(ids, length)
+        return indices
 
-    def launch(self, work: Work, hidden: torch.Tensor | None) -> None:
+    @torch.inference_mode()
+    def forward(self, work: Work, hidden: Tensor | None) -> Tensor:
+        """Hidden states [T, hidden] for the next stage; valid until the next pass is prepared or run."""
+        return self._run(work, hidden)
+
+    @torch.inference_mode()
+    def launch(self, work: Work, hidden: Tensor | None) -> None:
         """Run the stage and sample; `collect` gives the tokens."""
-        logits = self.forward(work, hidden)
-        tokens = self._kernels.sample(logits, work.sampling).tolist() if work.samplers else []
-        self._last = dict(zip(work.samplers, tokens, strict=True))
-        self._launched.append(tokens)
+        if not self._free:
+            raise RuntimeError(f"{len(self._launched)} passes are launched and not collected; allowed: no more")
+        rows = self._run(work, hidden)
+        count = len(work.samplers)
+        outbox = self._free.pop()
+        if count:
+            sampled = self._sampled[:count]
+            sampled.copy_(self._kernels.sample(self._stage.logits(rows), work.sampling))
+            outbox.tokens[:count].copy_(sampled, non_blocking=True)
+        outbox.arrived.record()
+        self._launched.append((outbox, count))
+        self._last = {request: index for index, request in enumerate(work.samplers)}
 
     def collect(self) -> list[int]:
-        """The tokens of the oldest launched pass not yet collected, one for each member that samples, in order."""
-        return self._launched.popleft()
+        """Wait for the oldest launched pass: a token for each member that sampled, in order."""
+        outbox, count = self._launched.popleft()
+        outbox.arrived.synchronize()
+        self._free.append(outbox)
+        tokens: list[int] = outbox.tokens[:count].tolist()
+        return tokens
+
+    def _run(self, work: Work, hidden: Tensor | None) -> Tensor:
+        """What comes out of the layers: for the next stage, or of the rows that sample for the head."""
+        if work.graph is None:
+            if work.batch is None or work.plan is None:
+                raise ValueError("work: it has neither a graph nor a batch and its plan")
+            batch = work.batch
+            if batch.token_ids is not None:
+                batch = replace(batch, token_ids=self._words.index_select(0, batch.token_ids))
+            return self._stage.trunk(batch, self._cache, work.plan, hidden)
+        if hidden is not None:
+            self._hidden[: work.rows].copy_(hidden)
+        work.graph.replay()
+        output = work.graph.output[: work.rows]
+        return output if work.logit_rows is None else output.index_select(0, work.logit_rows)
+
+    def _run_decode(self, size: int, plan: GraphPlan) -> Tensor:
+        """A pass of `size` decodes over the static buffers, laid out as `prepare` does."""
+        words = self._words
+        empty = torch.empty(0, dtype=torch.int64)
+        batch = StageBatch(
+            words.index_select(0, words[2 * size : 3 * size]) if self._first_stage else None,
+            words[:size],
+            words[size : 2 * size],
+            empty,
+            empty,
+            empty,
+            None,
+        )
+        return self._stage.trunk(batch, self._cache, plan, None if self._first_stage else self._hidden[:size])
+
+
+class _Packer:
+    """Writes arrays one after another into host words that will be copied to the first words of the device."""
+
+    def __init__(self, host: Int64s, device: Tensor) -> None:
+        self._host, self._device = host, device
+        self.used = 0
+
+    def put(self, values: Int64s | Sequence[int], length: int, padding: int = 0) -> Tensor:
+        """`values` and padding up to `length`; where they will be on the device."""
+        begin, self.used = self.used, self.used + length
+        self._host[begin : begin + len(values)] = values
+        self._host[begin + len(values) : self.used] = padding
+        return self._device[begin : self.used]
+
+    def put_floats(self, values: Sequence[float]) -> Tensor:
+        """The same for float32, in the first half of as many words."""
+        begin, self.used = self.used, self.used + len(values)
+        self._host[begin : self.used].view(np.float32)[: len(values)] = values
+        return self._device[begin : self.used].view(torch.float32)[: len(values)]
+
+
+def _put_sampling(packer: _Packer, members: Sequence[Member]) -> SamplingBatch:
+    choices = [member.sampling for member in members]
+    return SamplingBatch(
+        packer.put_floats([choice.temperature for choice in choices]),
+        packer.put([choice.top_k for choice in choices], len(choices)),
+        packer.put_floats([choice.top_p for choice in choices]),
+        packer.put([(choice.seed + 2**63) % 2**64 - 2**63 for choice in choices], len(choices)),
+        packer.put([member.start + member.count for member in members], len(choices)),
+        random=True,
+        filtered=any(choice.temperature > 0 and (choice.top_k > 0 or choice.top_p < 1) for choice in choices),
+    )

@@ -7,7 +7,7 @@ request, which must be those of its solo run.
 
 import hashlib
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from random import Random
 
 import msgspec
@@ -35,6 +35,11 @@ def solo_run(submit):
             return generated, "stop"
         if len(generated) == submit.max_tokens:
             return generated, "length"
+
+
+def as_facts(members):
+    """Members as they are now, since their block tables grow."""
+    return [{**asdict(member), "table": member.table.tolist()} for member in members]
 
 
 class Rank:
@@ -94,7 +99,7 @@ class Pipeline:
         rank0.books.learn(relayed)
         members = rank0.books.apply(plan.decision)
         sampled = rank0.forward(members, inputs)
-        self.passes[n] = (relayed, plan, inputs, msgspec.to_builtins(members), sampled, refuser)
+        self.passes[n] = (relayed, plan, inputs, as_facts(members), sampled, refuser)
         self.check_in_flight()
         if n >= self.lag:
             self.follow(n - self.lag)
@@ -118,7 +123,7 @@ class Pipeline:
             except UnhonourableError as error:
                 decision = msgspec.structs.replace(decision, refused_by=r, refusal=str(error))
             if decision.refused_by < 0:
-                assert msgspec.to_builtins(members) == expected, "the ranks' block tables differ"
+                assert as_facts(members) == expected, "the ranks' block tables differ"
                 assert rank.forward(members, inputs) == sampled
         if not plan.launch:
             return
