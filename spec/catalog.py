@@ -11,14 +11,23 @@ from typing import Any
 
 from headway.spec.boot import boot_table
 from headway.spec.language import SpecError
+from headway.spec.ring import ring_table, ring_transport
 from headway.spec.serving import serving_table
 from headway.spec.table import Protocol
+from headway.spec.transports import POSTED, Transport
 
 TABLES: dict[str, Callable[..., Protocol]] = {
     "serving": serving_table,
     "serving-in-step": partial(serving_table, overlap=0),
     "boot": boot_table,
+    "ring": ring_table,
 }
+TRANSPORTS: dict[str, Callable[..., Transport]] = {"ring": ring_transport}
+
+
+def table_transport(name: str, settings: dict[str, int] | None = None) -> Transport:
+    """The contract that the table called `name` is meant for; `posted` unless it says otherwise."""
+    return TRANSPORTS[name](**(settings or {})) if name in TRANSPORTS else POSTED
 
 
 def load_table(name: str, settings: dict[str, int] | None = None) -> Protocol:
