@@ -8,17 +8,17 @@ from headway.spec.edits import (
     at_rank,
     diverge,
     drop_step,
-    edit,
     forget,
     guard,
     insert,
     move,
     set_effect,
 )
+from headway.spec.incidents.collectives import invitation
 from headway.spec.incidents.incident import PASS, Expected, Incident, busy, dead, free, idle, mispair, requests
 from headway.spec.language import FALSE, TRUE, Bool, Const, Got, Param, Past, Var, ite
 from headway.spec.sglang.loop import NOBODY, OTHER, PLANNED, SEND_LAG, batch, due
-from headway.spec.table import Probe, Protocol, Receive, Variable
+from headway.spec.table import Probe, Receive, Variable
 
 B = "fork of SGLang, family B"
 F = "fork of SGLang, family F"
@@ -225,26 +225,7 @@ ORPHAN = ~batch & ~Var("retracted").eq(0) & Var("upstream")
 """Hidden states are coming for a pass that was voided here."""
 
 
-def _snapshot(channel: str) -> Edit:
-    """Before the drain, one look at the counter of `channel` decides whether there is anything to drain."""
-
-    def apply(protocol: Protocol) -> Protocol:
-        return edit(
-            protocol,
-            add_variable(Variable("seen", Bool(), False, "the counter showed a message"), roles=FOLLOWERS),
-            insert(
-                "look at counter",
-                Probe(channel, counter="sent"),
-                (("seen", Got("ready")),),
-                before="drain proxy",
-                when=ORPHAN,
-                roles=FOLLOWERS,
-            ),
-            checked=False,
-        )
-
-    return Edit(f"one snapshot of {channel!r} before the drain", apply)
-
+SEEN = add_variable(Variable("seen", Bool(), False, "a counter showed a message"), roles=FOLLOWERS)
 
 DRAIN = (
     Incident(
@@ -252,7 +233,18 @@ DRAIN = (
         "the drain takes what one look at the counter shows, and the hidden states come later",
         (11, 5),
         "sglang fork",
-        (_snapshot("proxy"), guard("drain proxy", ORPHAN & Var("seen"))),
+        (
+            SEEN,
+            insert(
+                "look for orphan",
+                Probe("proxy", counter="sent"),
+                (("seen", Got("ready")),),
+                before="drain proxy",
+                when=ORPHAN,
+                roles=FOLLOWERS,
+            ),
+            guard("drain proxy", ORPHAN & Var("seen")),
+        ),
         mispair(1, "receive proxy"),
         f"{B}, #787 and #757",
         busy(2, retractions=1, retracting=1),
@@ -260,19 +252,26 @@ DRAIN = (
     ),
     Incident(
         "drain-kind-blind",
-        "the drain takes an output that is on the wire instead of the hidden states",
+        "a rank that leaves a cut-over discards what is on the wire, which is an output that it still needs",
         (11,),
         "sglang fork",
         (
-            _snapshot("relay"),
+            invitation(),
+            SEEN,
             insert(
-                "drain output", Receive("relay"), after="look at counter", when=ORPHAN & Var("seen"), roles=FOLLOWERS
+                "look at wire",
+                Probe("relay", counter="sent"),
+                (("seen", Got("ready")),),
+                before="await proxy",
+                when=Var("join"),
+                otherwise=(("seen", FALSE),),
+                roles=("middle",),
             ),
-            guard("drain proxy", ORPHAN & ~Var("seen")),
+            insert("drain wire", Receive("relay"), after="look at wire", when=Var("seen"), roles=("middle",)),
         ),
         dead("await chain", "receive output", "receive output", cycle=(0, 1)),
         f"{B}, #631 corpse S: an output eaten, PP1 blocks for ever",
-        busy(3, retractions=1, retracting=1),
+        busy(1),
     ),
 )
 
