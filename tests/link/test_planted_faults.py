@@ -1,4 +1,4 @@
-"""Faults planted in the table, the policy, the books and the bindings: the simulator finds each, in how many schedules."""
+"""Faults planted in table, policy, books and bindings: the simulator finds each, and says in how many schedules."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def conform(protocol: Protocol, directory: Path) -> Conformance:
         except Divergence as divergence:
             found.append(divergence)
     found += unmatched(protocol, traces)
-    found.sort(key=lambda divergence: (divergence.time_ns, divergence.rank))
+    found.sort(key=lambda divergence: divergence.time_ns)  # what one rank did wrong before what two disagree on
     header = traces[0].header
     wrapped = tuple(trace.header.rank for trace in traces if trace.wrapped)
     return Conformance(header.ranks, header.slots, sum(map(len, traces)), skipped, wrapped, tuple(found))

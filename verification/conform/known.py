@@ -116,12 +116,10 @@ class Replayer:
             raise Divergence(trace.header.rank, passes[index], name, wrong.expected, wrong.found, time) from None
 
     def _wrong_guard(self, memory: RankMemory, location: str, row: Row) -> None:
-        held = [
-            r.name for r, guard in zip(self.role.rows, self.guards, strict=True) if r.at == location and guard(memory)
-        ]
-        raise Wrong(
-            f"row {held[0]!r}" if held else "no row", f"its guard {show(row.guard)} with {memory.shown(row.guard)}"
-        )
+        pairs = zip(self.role.rows, self.guards, strict=True)
+        held = [repr(other.name) for other, guard in pairs if other.at == location and guard(memory)]
+        found = f"it, though not {show(row.guard, True)}: {memory.shown(row.guard)}"
+        raise Wrong(f"row {held[0]}" if held else "no row", found)
 
 
 class Wrong(Exception):
@@ -138,9 +136,9 @@ def wrong_order(role: Role, location: str, row: int) -> None:
     raise Wrong(expected, repr(role.rows[row].name))
 
 
-def wrong(expected: str, found: str) -> None:
+def wrong(expected: str, found: object) -> None:
     """Raise `Wrong`."""
-    raise Wrong(expected, found)
+    raise Wrong(expected, str(found))
 
 
 def records_outcome(row: Row) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,9 @@ def _never_received(
     known = (posts.keys < past) & (posts.keys >= _first_whole_pass(sink) * _A_PASS)
     for index in np.flatnonzero(known & ~np.isin(posts.keys, receives.keys))[:1]:
         expected = f"its receipt by rank {sink.header.rank} in its pass {int(posts.keys[index]) // _A_PASS}"
-        yield _divergence(source, int(posts.records[index]), expected, "none")
+        gone = np.flatnonzero(sink.passes > int(posts.keys[index]) // _A_PASS)
+        evident = int(sink.times[gone[0] if len(gone) else -1])
+        yield replace(_divergence(source, int(posts.records[index]), expected, "none"), time_ns=evident)
 
 
 def _divergence(trace: RankTrace, record: int, expected: str, found: str) -> Divergence:
