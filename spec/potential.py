@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from headway.spec.ordering import Linear, Pipelines, Point, Wait
 
-Weights: TypeAlias = tuple[Any, Any, Any]  # coefficients of 1, P and L: integers, or terms of a solver
+Weights: TypeAlias = tuple[Any, Any, Any]  # coefficients of 1, P and L: integers, or names of unknowns
 Polynomial: TypeAlias = dict[str, list[tuple[int, Any]]]  # monomial in p and l: sum of integer times weight
 
 # With P = least + p and L = P + l, where p and l are 0 or more, a linear expression is a sum over these monomials.

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
-from typing import Any
 
 import z3
 
@@ -58,53 +57,62 @@ def prove_acyclic(protocol: Protocol, transports: Mapping[str, Transport], ladde
 
 
 def solve(waits: tuple[Wait, ...], width: int) -> tuple[Potential | None, tuple[str, ...]]:
-    """A potential that grows along all waits, or the names of waits along which none of this template can."""
+    """A potential that grows along all waits, or the names of waits along which none of this template can.
+
+    The question is put as text, which Z3 reads several times faster than Python can build its terms.
+    """
+    points = list(dict.fromkeys(point for wait in waits for point in (wait.earlier, wait.later)))
+    per_pass, per_rank = _unknown("a", width), _unknown("b", width)
+    steps = {point: _unknown(f"c{number}", width) for number, point in enumerate(points)}
+    text = [
+        f"(declare-const {name} Real)" for weights in (per_pass, per_rank, *steps.values()) for name in weights if name
+    ]
+    for number, wait in enumerate(waits):
+        demands = [
+            _at_least(terms, 1 if monomial == "1" else 0)
+            for monomial, terms in growth(per_pass, per_rank, steps[wait.later], steps[wait.earlier], wait).items()
+        ]
+        if wait.aging:
+            demands += [_at_least(terms, 0) for terms in expand(per_pass, wait.pipelines).values()]
+        text.append(f"(declare-const w{number} Bool)(assert (=> w{number} (and {' '.join(demands)})))")
     solver = z3.SolverFor("QF_LRA")
     solver.set("core.minimize", True)
-    points = dict.fromkeys(point for wait in waits for point in (wait.earlier, wait.later))
-    per_pass, per_rank = _unknown("a", width), _unknown("b", width)
-    steps = {point: _unknown(f"c[{point.role}, {point.location}]", width) for point in points}
-    names: dict[str, str] = {}
-    for number, wait in enumerate(waits):
-        demands = []
-        for monomial, terms in growth(per_pass, per_rank, steps[wait.later], steps[wait.earlier], wait).items():
-            demands += _at_least(terms, 1 if monomial == "1" else 0)
-        if wait.aging:
-            for terms in expand(per_pass, wait.pipelines).values():
-                demands += _at_least(terms, 0)
-        name = f"w{number}"
-        names[name] = wait.name
-        solver.assert_and_track(z3.And(demands), name)
-    found = solver.check()
+    solver.from_string("\n".join(text))
+    found = solver.check(*(z3.Bool(f"w{number}") for number in range(len(waits))))
     if found == z3.unsat:
-        return None, tuple(names[str(name)] for name in solver.unsat_core())
+        return None, tuple(waits[int(str(name)[1:])].name for name in solver.unsat_core())
     if found != z3.sat:
         raise ArithmeticError(f"Z3 gave no answer: {solver.reason_unknown()}")
     return _whole(solver.model(), per_pass, per_rank, steps), ()
 
 
 def _unknown(name: str, width: int) -> Weights:
-    one, ranks, slots = (z3.Real(f"{name}.{i}") if i < width else 0 for i in range(3))
+    one, ranks, slots = (f"{name}.{i}" if i < width else "" for i in range(3))
     return one, ranks, slots
 
 
-def _at_least(terms: list[tuple[int, Any]], least: int) -> list[z3.BoolRef]:
-    """That a sum is at least `least`; raises nothing for a sum of numbers, which is true or false."""
-    number = sum(factor * weight for factor, weight in terms if isinstance(weight, int))
-    unknown = [factor * weight for factor, weight in terms if not isinstance(weight, int) and factor]
-    if not unknown:
-        return [z3.BoolVal(number >= least)]
-    return [z3.Sum(unknown) + number >= least]
+def _at_least(terms: list[tuple[int, str]], least: int) -> str:
+    """That a sum of unknowns (those of the template) is at least `least`, as text."""
+    factors: dict[str, int] = {}
+    for factor, name in terms:
+        if name:
+            factors[name] = factors.get(name, 0) + factor
+    parts = [
+        name if factor == 1 else f"(* {factor if factor > 0 else f'(- {-factor})'} {name})"
+        for name, factor in factors.items()
+        if factor
+    ]
+    return f"(>= (+ {' '.join(parts)}) {least})" if parts else ("true" if least <= 0 else "false")
 
 
 def _whole(model: z3.ModelRef, per_pass: Weights, per_rank: Weights, steps: Mapping[Point, Weights]) -> Potential:
     """The solution in integers: a multiple of a potential is one."""
 
-    def fraction(term: Any) -> Fraction:
-        if isinstance(term, int):
-            return Fraction(term)
-        value = model.eval(term, model_completion=True)
-        return Fraction(value.numerator_as_long(), value.denominator_as_long())
+    values = {declared.name(): model[declared] for declared in model.decls()}
+
+    def fraction(name: str) -> Fraction:
+        value = values.get(name)  # absent: any value will do
+        return Fraction(0) if value is None else Fraction(value.numerator_as_long(), value.denominator_as_long())
 
     solution = {key: [fraction(term) for term in weights] for key, weights in steps.items()}
     a, b = [fraction(term) for term in per_pass], [fraction(term) for term in per_rank]
