@@ -16,6 +16,7 @@ from headway.cli import USAGE_ERROR
 from headway.spec.incidents import ELSEWHERE, INCIDENTS, find_incident
 from headway.spec.language import SpecError
 from headway.verification.corpus import Found, run_incident
+from headway.verification.explore.search import Bounds
 
 SUMMARY = "run the incident corpus: each reported failure must get the verdict that its source gives"
 
@@ -25,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("incident", nargs="*", metavar="ID", help="incidents to run (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--elsewhere", action="store_true", help="list the incidents that are no matter of a table")
-    parser.add_argument("--limit", type=int, default=4_000_000, metavar="N", help="states of one search, at most")
+    parser.add_argument("--memory", type=float, default=4.0, metavar="GIB", help="memory of one search, at most (GiB)")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: one a core)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,9 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     except SpecError as error:
         print(f"headway incidents: {error}", file=sys.stderr)
         return USAGE_ERROR
-    if arguments.limit < 1:
-        print(f"headway incidents: --limit = {arguments.limit}; allowed: 1 or more", file=sys.stderr)
+    if arguments.memory <= 0 or arguments.threads < 0:
+        what = f"--memory = {arguments.memory}, --threads = {arguments.threads}"
+        print(f"headway incidents: {what}; allowed: more than 0 GiB, 0 or more threads", file=sys.stderr)
         return USAGE_ERROR
+    bounds = Bounds(memory=int(arguments.memory * 2**30), threads=arguments.threads)
     found = []
     bar = Progress(console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
     with bar or nullcontext():
@@ -47,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         for incident in chosen:
             if bar is not None and task is not None:
                 bar.update(task, description=incident.id)
-            found.append(run_incident(incident, limit=arguments.limit))
+            found.append(run_incident(incident, bounds=bounds))
             if bar is not None and task is not None:
                 bar.advance(task)
     if arguments.json:

@@ -447,7 +447,7 @@ def diverge(at: str, field: str, effects: Fields, *, rank: Expr, only: Expr = TR
 
     Where it does, `effects` replace those of the step (written with the field's value `Got(field)` understood true).
     """
-    budget = Variable(f"{field} budget", Range(0, times), times, "divergences still to come", ghost=True)
+    budget = Variable(f"{field}_budget", Range(0, times), times, "divergences still to come", ghost=True)
     left, differs = Var(budget.name), Got(field)
 
     def apply(protocol: Protocol) -> Protocol:

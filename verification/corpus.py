@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from headway.spec.incidents import Incident
 from headway.spec.language import SpecError
 from headway.spec.laws import OUTCOMES
+from headway.verification.explore import explore
+from headway.verification.explore.search import Bounds
 from headway.verification.livelock import Lasso, check_progress
 from headway.verification.model import Model
-from headway.verification.reference import search
 from headway.verification.verdict import Counterexample
 
 Report = Callable[[int, int], None]
@@ -46,14 +47,14 @@ def incident_model(incident: Incident) -> Model:
     return Model(incident.table(), incident.ranks, incident.slot_count, incident.transport, transports)
 
 
-def run_incident(incident: Incident, *, limit: int = 4_000_000, progress: Report | None = None) -> Found:
-    """Search one incident, up to `limit` states. `progress` is called now and then with states and depth."""
+def run_incident(incident: Incident, *, bounds: Bounds | None = None, progress: Report | None = None) -> Found:
+    """Search one incident within `bounds`. `progress` is called now and then with states and depth."""
     start = time.perf_counter()
     try:
         model = incident_model(incident)
     except SpecError as error:
         return _found(incident, "refused", f"refused: {error}", 0, start)
-    verdict = search(model, reduced=True, limit=limit, progress=progress)
+    verdict = explore(model, reduced=True, bounds=bounds, progress=progress)
     states = verdict.states
     if verdict.counterexample is not None:
         example = verdict.counterexample
@@ -62,7 +63,7 @@ def run_incident(incident: Incident, *, limit: int = 4_000_000, progress: Report
         return _found(incident, "not exhausted", f"not exhausted: {states} states", states, start)
     if incident.pending is None:
         return _found(incident, "pass", "pass", states, start)
-    round_trip = check_progress(model, incident.pending, limit=limit, progress=progress)
+    round_trip = check_progress(model, incident.pending, progress=progress)
     states += round_trip.states
     if round_trip.lasso is None:
         return _found(incident, "pass", "pass", states, start)

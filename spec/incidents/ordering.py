@@ -302,7 +302,7 @@ GATES = (
         "sglang fork",
         (
             insert("gate output", Gate("relay", scope="wire"), before="receive output", when=due, roles=("middle",)),
-            guard("post output", Var("held") & Var("held void").eq(0), roles=("first", "middle")),
+            guard("post output", Var("held") & Var("held_void").eq(0), roles=("first", "middle")),
         ),
         dead("await chain", "receive output", "receive chain"),
         f"{A}, #974: the gate never held the output receive back",

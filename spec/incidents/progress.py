@@ -66,10 +66,10 @@ def _hold_back(unless: Expr) -> Edit:
         present = acting(protocol.role("first"), "plan").assume
         return edit(
             protocol,
-            add_variable(Variable("held back", Bool(), False, "a request waits for more than a slot"), roles=DECIDING),
+            add_variable(Variable("held_back", Bool(), False, "a request waits for more than a slot"), roles=DECIDING),
             rewrite("hold back", "plan", present, ite(held_back, nothing, present), roles=DECIDING),
-            rewrite("stay awake", "take requests", asleep, asleep & ~Var("held back"), roles=DECIDING),
-            choose("plan", "holds", holds.eq(held_back), (("held back", holds),), roles=DECIDING),
+            rewrite("stay awake", "take requests", asleep, asleep & ~Var("held_back"), roles=DECIDING),
+            choose("plan", "holds", holds.eq(held_back), (("held_back", holds),), roles=DECIDING),
             checked=False,
         )
 

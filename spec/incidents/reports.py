@@ -35,10 +35,10 @@ DICT = ("proxy", "relay", "output")
 UNTYPED = tuple(change_channel(name, lambda c: replace(c, wire=""), f"{name} without a kind") for name in DICT)
 """With transport `credits`, the messages of a pair of ranks still share one wire; nothing says which kind comes."""
 
-HEALTHY = ~Var("warm up")
+HEALTHY = ~Var("warm_up")
 WARM_UP: tuple[Edit, ...] = (
-    add_variable(Variable("warm up", Bool(), True, "the first pass: it samples nothing"), roles=("last",)),
-    insert("end warm-up", None, (("warm up", FALSE),), after="post output", roles=("last",)),
+    add_variable(Variable("warm_up", Bool(), True, "the first pass: it samples nothing"), roles=("last",)),
+    insert("end warm-up", None, (("warm_up", FALSE),), after="post output", roles=("last",)),
 )
 
 PYTORCH = (
@@ -97,7 +97,7 @@ TENSORRT = (
         "each rank schedules for itself, and rank 1 finds no memory for a batch",
         (6,),
         "sglang",
-        (diverge("plan", "no memory", (("batch", FALSE),), rank=at_rank(1), only=Var("work")),),
+        (diverge("plan", "no_memory", (("batch", FALSE),), rank=at_rank(1), only=Var("work")),),
         mispair(1, "receive proxy"),
         "NVIDIA/TensorRT-LLM PR #9659",
         busy(2),
@@ -153,7 +153,7 @@ SGLANG = (
         "rank 1 judges a deadline by its own clock and drops the batch without saying so",
         (6,),
         "serving",
-        (diverge("honour", "timed out", (("will_launch", FALSE),), rank=at_rank(1), only=Var("launch")),),
+        (diverge("honour", "timed_out", (("will_launch", FALSE),), rank=at_rank(1), only=Var("launch")),),
         dead("receive output", "flush decision", "gate hidden states", cycle=(1, 2)),
         "sgl-project/sglang#27221",
         requests(),
@@ -181,7 +181,7 @@ SGLANG = (
         "sglang",
         (
             diverge(
-                "plan", "not ready", (("batch", FALSE), ("digest", Const(NOBODY))), rank=at_rank(1), only=Var("work")
+                "plan", "not_ready", (("batch", FALSE), ("digest", Const(NOBODY))), rank=at_rank(1), only=Var("work")
             ),
         ),
         mispair(1, "receive proxy"),
@@ -193,7 +193,7 @@ SGLANG = (
         "each rank counts its own cache events, so the cached prefix of one request differs",
         (6, 10),
         "sglang",
-        (diverge("plan", "other prefix", (("digest", Const(2)),), rank=at_rank(2), only=Var("work")),),
+        (diverge("plan", "other_prefix", (("digest", Const(2)),), rank=at_rank(2), only=Var("work")),),
         mispair(2, "receive proxy"),
         "sgl-project/sglang#22607, PR #27010",
         busy(),

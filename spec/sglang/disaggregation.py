@@ -43,7 +43,7 @@ from headway.spec.table import Await, Channel, Fields, Local, Post, Protocol, Re
 LISTS = {"prefill": ("transferred",), "decode": ("retracted", "allocated", "transferred")}
 
 LAP = Variable("lap", Range(0, RESULT_LAG), 0, "passes so far, at most L - 1")
-HELD_LIST = Variable("held lists", Bool(), False, "consensus lists received in the previous pass are to be forwarded")
+HELD_LIST = Variable("held_lists", Bool(), False, "consensus lists received in the previous pass are to be forwarded")
 FULL = Var("lap").eq(RESULT_LAG)
 """From pass L - 1 on every slot has lists."""
 
@@ -53,7 +53,7 @@ Place = Literal["first", "middle", "last"]
 def list_channels(kind: str) -> tuple[str, ...]:
     """The channels that share the FIFO of the chain, in the loop of that kind ("prefill" or "decode")."""
     names = LISTS[kind]
-    return ("chain", *names, *(f"{name} {way}" for name in names for way in ("consensus", "relay")))
+    return ("chain", *names, *(f"{name}_{way}" for name in names for way in ("consensus", "relay")))
 
 
 def _channels(kind: str) -> tuple[Channel, ...]:
@@ -62,8 +62,8 @@ def _channels(kind: str) -> tuple[Channel, ...]:
     for name in LISTS[kind]:
         lists += [
             Channel(name, "forward", "control", fields, doc="what the ranks so far agree on"),
-            Channel(f"{name} consensus", "closing", "control", fields, lag=Param("P") - 1, doc="what all agree on"),
-            Channel(f"{name} relay", "forward", "control", fields, lag=Const(-1), doc="the same, round the ring"),
+            Channel(f"{name}_consensus", "closing", "control", fields, lag=Param("P") - 1, doc="what all agree on"),
+            Channel(f"{name}_relay", "forward", "control", fields, lag=Const(-1), doc="the same, round the ring"),
         ]
     return (CHAIN, *lists, PROXY, RELAY, OUTPUT)
 
@@ -81,13 +81,13 @@ def _agree(steps: Steps, names: tuple[str, ...], place: Place) -> None:
     lag: Expr = Const(0) if place == "last" else Param("L")
     for name in names:
         steps.do(
-            f"post {name} {out}",
-            Post(f"{name} {out}", (("pass", PASS - lag),)),
-            when=TRUE if place == "last" else Var("held lists"),
+            f"post {name}_{out}",
+            Post(f"{name}_{out}", (("pass", PASS - lag),)),
+            when=TRUE if place == "last" else Var("held_lists"),
         )
     for name in names:
-        steps.do(f"receive {name} {back}", Receive(f"{name} {back}", expect=(("pass", PASS - RESULT_LAG),)), when=FULL)
-        steps.do(f"await {name} {out}", Await(f"{name} {out}"), when=Posted(f"{name} {out}"))
+        steps.do(f"receive {name}_{back}", Receive(f"{name}_{back}", expect=(("pass", PASS - RESULT_LAG),)), when=FULL)
+        steps.do(f"await {name}_{out}", Await(f"{name}_{out}"), when=Posted(f"{name}_{out}"))
 
 
 def _role(kind: str, place: Place, parity: Parity) -> Role:
@@ -115,7 +115,7 @@ def _role(kind: str, place: Place, parity: Parity) -> Role:
         steps.do("post proxy", Post("proxy", (("pass", PASS), ("digest", digest))), when=batch)
         steps.do("rotate", None, (("held", TRUE),), when=due, otherwise=(("held", FALSE),))
     lap: Fields = (("lap", ite(FULL, RESULT_LAG, Var("lap") + 1)),)
-    steps.do("end pass", None, (("held lists", FULL), *lap))
+    steps.do("end pass", None, (("held_lists", FULL), *lap))
     start = "take requests" if place == "first" else "receive chain"
     rows = next_pass(steps.rows(start), start)
     name = place if place == "first" else f"{place} {parity}"

@@ -62,9 +62,9 @@ CHANNELS = (
 
 RETRACTED = Variable("retracted", RANK, 0, "the first rank that retracted this pass, 0 for none")
 UPSTREAM = Variable("upstream", Bool(), False, "the previous rank launches this pass")
-HELD_VOID = Variable("held void", RANK, 0, "`retracted` of the output last received")
+HELD_VOID = Variable("held_void", RANK, 0, "`retracted` of the output last received")
 
-retracted, upstream, held_void = Var("retracted"), Var("upstream"), Var("held void")
+retracted, upstream, held_void = Var("retracted"), Var("upstream"), Var("held_void")
 NONE = Const(0)
 MEMBERS_DECIDED = ite(work, PLANNED, NOBODY)
 
@@ -114,7 +114,7 @@ def _exchange(steps: Steps, last: bool, first: bool) -> None:
         when=Past("work", SEND_LAG) if last else owed,
     )
     expect: Fields = (("pass", PASS - RESULT_LAG), ("digest", Past("digest", RESULT_LAG)))
-    stored: Fields = () if last else (("held void", Got("retracted")),)
+    stored: Fields = () if last else (("held_void", Got("retracted")),)
     steps.do("receive output", Receive(incoming, expect=expect), stored, when=due)
     steps.do("apply output", Local("apply_output", ("output",)), when=due)
 
