@@ -144,7 +144,7 @@ def lay(rank: int, devices: Sequence[str], directory: Path, load: Load, tools: T
     }
     join_group(directory, rank, ranks)
     wiring = Wiring(program, codecs, devices, directory, load.rows, tools)
-    wiring.connect()
+    wiring.connect(capacity=1)
     width = record_width(table)
     recorder = RingRecorder(trace_path(directory, rank), table.fingerprint, rank, ranks, ranks, width, os.getpid())
     return program, wiring.endpoints(gate_bound=60.0), recorder

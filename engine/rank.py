@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 
 from headway.engine.bindings import FollowerBindings, LeaderBindings, Runner, binding_table
 from headway.engine.config import LAYOUT, RankConfig
@@ -85,25 +84,14 @@ def _run(config: RankConfig, directory: Path) -> None:
         share=config.memory_share,
         graphs=config.graphs,
     )
-    wires = _wires(config, directory, program, checkpoint.config.hidden_size, dtype)
-    limits = config.limits
-    if not config.pages:
-        limits = replace(limits, pages=_smallest(pages, config.ranks))
+    wires, fewest = _wires(config, directory, program, checkpoint.config.hidden_size, dtype, pages)
+    limits = config.limits if config.pages else replace(config.limits, pages=fewest)
     bindings = _bindings(config, program, worker, Books(pages, limits.page_size), limits)
     LAYOUT.announce(directory, config.rank, limits.pages)
     run(program, binding_table(bindings, program.bindings), wires, recorder)
     recorder.close()
     if config.ranks > 1:
         leave_group()
-
-
-def _smallest(pages: int, ranks: int) -> int:
-    """The fewest pages that any rank has."""
-    if ranks == 1:
-        return pages
-    fewest = torch.tensor(pages)
-    dist.all_reduce(fewest, dist.ReduceOp.MIN)
-    return int(fewest)
 
 
 def _bindings(config: RankConfig, program: Program, worker: Runner, books: Books, limits: Limits) -> FollowerBindings:
@@ -127,14 +115,17 @@ def _refusals(ordinals: list[int]) -> Any:
     return refuse
 
 
-def _wires(config: RankConfig, directory: Path, program: Program, width: int, dtype: torch.dtype) -> Endpoints:
+def _wires(
+    config: RankConfig, directory: Path, program: Program, width: int, dtype: torch.dtype, pages: int
+) -> tuple[Endpoints, int]:
+    """The wires of this rank, and at the rank that plans the fewest pages that any rank has."""
     if config.ranks == 1:
-        return Endpoints({}, {}, config.gate_bound)
+        return Endpoints({}, {}, config.gate_bound), pages
     join_group(directory, config.rank, config.ranks)
     codecs = {channel.name: _codec(channel, width, dtype) for channel in program.protocol.channels}
     wiring = Wiring(program, codecs, config.devices, directory, config.limits.max_batch_tokens)
-    wiring.connect()
-    return wiring.endpoints(config.gate_bound)
+    fewest = wiring.connect(pages)
+    return wiring.endpoints(config.gate_bound), fewest
 
 
 def _codec(channel: Channel, width: int, dtype: torch.dtype) -> ControlCodec | TensorCodec:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from headway.engine.loop import Endpoints, Program, compile_program, run
-from headway.engine.loop.run import Incoming, Outgoing
 from headway.engine.placement import Link, link_between
 from headway.engine.recorder import RingRecorder
 from headway.engine.wires import (
@@ -66,6 +66,16 @@ def own_stream(device: torch.device) -> Aside:
     """What enters a new stream of `device`."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return lambda: torch.cuda.stream(stream)
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a rank tells the next one at boot: the least capacity so far, and the rings to map, by channel."""
+
+    capacity: int
+    rings: dict[str, RingOffer]
+
+
+_BOOT_PAYLOADS: Mapping[str, Any] = {"offer": Offer, "capacity": int}
 
 
 @dataclass(frozen=True)
@@ -143,6 +153,7 @@ class Wiring:
         for link, source, sink in (*self._out.values(), *self._in.values()):
             if link == "nccl":
                 self._pairs[source, sink] = tools.pair(source, sink, self._device)
+        self._capacity = 0
         self._own: dict[str, Ring] = {}  # rings that this rank fills
         self._mapped: dict[str, Ring] = {}  # rings that it reads
 
@@ -155,8 +166,12 @@ class Wiring:
 
     # --- boot ------------------------------------------------------------------------------------------------
 
-    def connect(self) -> None:
-        """Run the boot table: returns when this rank's tensor wires are connected to its neighbours'."""
+    def connect(self, capacity: int) -> int:
+        """Run the boot table: this rank's tensor wires are connected to its neighbours' when it returns.
+
+        `capacity` is what this rank has (KV pages). Returns the least of all ranks at rank 0, which plans with it, and
+        of the ranks up to this one elsewhere.
+        """
         program = compile_program(boot_table(), self._rank, self._ranks, self._ranks)
         recorder = RingRecorder(
             trace_path(boot_directory(self._directory), self._rank),
@@ -167,34 +182,49 @@ class Wiring:
             record_width(program.protocol),
             os.getpid(),
         )
-        tag = 1 + len(self._program.protocol.channels)
-        codec = ControlCodec(dict[str, RingOffer])
-        outgoing: dict[str, Outgoing] = {}
-        incoming: dict[str, Incoming] = {}
-        for name in program.posts:
-            control = GlooOutgoing(self._rank + 1, tag, 0, codec)
-            pair = self._pairs.get((self._rank, self._rank + 1))
-            outgoing[name] = control if pair is None else ConnectOutgoing(pair.connect, control)
-        for name in program.receives:
-            other = GlooIncoming(self._rank - 1, tag, 0, codec)
-            pair = self._pairs.get((self._rank - 1, self._rank))
-            incoming[name] = other if pair is None else ConnectIncoming(pair.connect, other)
-        bindings: dict[str, Callable[..., Any]] = {"offer": self._offer, "accept": self._accept}
+        self._capacity = capacity
+        after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+        outgoing = {name: self._boot_wire(program.protocol, name, self._rank, after) for name in program.posts}
+        incoming = {name: self._boot_wire(program.protocol, name, before, self._rank) for name in program.receives}
+        bindings: dict[str, Callable[..., Any]] = {
+            "offer": self._offer,
+            "accept": self._accept,
+            "sum_up": lambda: self._capacity,
+            "adopt": self._adopt,
+        }
         run(program, bindings, Endpoints(outgoing, incoming), recorder)
         recorder.close()
+        return self._capacity
 
-    def _offer(self) -> dict[str, RingOffer]:
+    def _boot_wire(self, table: Protocol, name: str, source: int, sink: int) -> Any:
+        """This rank's end of a channel of the boot table."""
+        channel, sends = table.channel(name), self._rank == source
+        tag = 1 + len(self._program.protocol.channels) + table.channels.index(channel)
+        codec = ControlCodec(_BOOT_PAYLOADS[channel.payload])
+        if channel.kind == "control" or (source, sink) not in self._pairs:
+            return GlooOutgoing(sink, tag, 0, codec) if sends else GlooIncoming(source, tag, 0, codec)
+        connect = self._pairs[source, sink].connect
+        if sends:
+            return ConnectOutgoing(connect, GlooOutgoing(sink, tag, 0, codec))
+        return ConnectIncoming(connect, GlooIncoming(source, tag, 0, codec))
+
+    def _offer(self) -> Offer:
         """Make the rings that this rank fills."""
-        offers = {}
+        rings = {}
         for name, (link, _, _) in self._out.items():
             if link == "cuda_ipc":
-                self._own[name], offers[name] = self._tools.make_ring(self._memory(name))
-        return offers
+                self._own[name], rings[name] = self._tools.make_ring(self._memory(name))
+        return Offer(self._capacity, rings)
 
-    def _accept(self, offers: dict[str, RingOffer]) -> None:
+    def _accept(self, offer: Offer) -> None:
         """Map the rings that the rank before fills."""
-        for name, offer in offers.items():
-            self._mapped[name] = self._tools.map_ring(offer, self._device)
+        self._adopt(offer.capacity)
+        for name, ring in offer.rings.items():
+            self._mapped[name] = self._tools.map_ring(ring, self._device)
+
+    def _adopt(self, capacity: int) -> None:
+        """Have no more than other ranks have."""
+        self._capacity = min(self._capacity, capacity)
 
     def _memory(self, name: str) -> torch.Tensor:
         return self._tensor_codec(name).slots(SLOTS, self._rows, self._device)
