@@ -118,7 +118,7 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
 
     memory_shares(devices, arguments.gpu_memory_utilization)
     protocol = load_table(arguments.table)
-    _demand_certificate(protocol, arguments.pp, slots, arguments.unproved)
+    _demand_certificate(protocol, devices, slots, arguments.unproved)
     checkpoint = open_checkpoint(arguments.model, arguments.load_format, arguments.seed)
     partition(checkpoint.config.layers, arguments.pp)
     longest = checkpoint.config.context_length
@@ -157,14 +157,14 @@ def _prepare(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     return settings, protocol, checkpoint
 
 
-def _demand_certificate(protocol, ranks: int, slots: int, unproved: bool) -> None:  # type: ignore[no-untyped-def]
+def _demand_certificate(protocol, devices: list[str], slots: int, unproved: bool) -> None:  # type: ignore[no-untyped-def]
     """A table runs only if a certificate covers it under the contracts of the wires in use."""
-    from headway.engine.wires import GlooOutgoing
+    from headway.engine.wiring import transports
     from headway.spec.certificate import find, shipped
     from headway.spec.language import SpecError
 
     try:
-        find(shipped(), protocol, ranks, slots, {channel.name: GlooOutgoing.transport for channel in protocol.channels})
+        find(shipped(), protocol, len(devices), slots, transports(protocol, devices))
     except SpecError as error:
         if not unproved:
             raise ValueError(

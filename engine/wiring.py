@@ -55,6 +55,7 @@ from headway.engine.wires import (
 from headway.spec.boot import boot_table
 from headway.spec.table import Channel, Protocol, gated_channels, record_width
 from headway.spec.trace import trace_path
+from headway.spec.transports import POSTED, Transport
 
 Codec = ControlCodec | TensorCodec
 Aside = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -100,6 +101,8 @@ def boot_directory(directory: Path) -> Path:
 
 def edges(channel: Channel, ranks: int) -> list[tuple[int, int]]:
     """The ordered pairs of ranks that a channel joins."""
+    if ranks == 1:
+        return []
     return [(rank, rank + 1) for rank in range(ranks - 1)] if channel.path == "forward" else [(ranks - 1, 0)]
 
 
@@ -113,12 +116,35 @@ def link_of(channel: Channel, devices: Sequence[str], source: int, sink: int) ->
     return link
 
 
+_CONTRACTS: Mapping[Link, Transport] = {
+    "gloo": GlooOutgoing.transport,
+    "pipe": PipeOutgoing.transport,
+    "cuda_ipc": CudaIpcOutgoing.transport,
+    "nccl": NcclOutgoing.transport,
+}
+
+
+def transports(protocol: Protocol, devices: Sequence[str]) -> dict[str, Transport]:
+    """The contract of each channel's wires when ranks run on `devices`; a launch asks for a proof under these.
+
+    Raises `ValueError` when a channel would have wires of several contracts.
+    """
+    found = {}
+    for channel in protocol.channels:
+        contracts = {_CONTRACTS[link_of(channel, devices, *edge)] for edge in edges(channel, len(devices))}
+        if len(contracts) > 1:
+            names = ", ".join(sorted(contract.name for contract in contracts))
+            raise ValueError(f"channel {channel.name!r}: its wires have the contracts {names}; allowed: one")
+        found[channel.name] = contracts.pop() if contracts else POSTED
+    return found
+
+
 def make_pipes(protocol: Protocol, devices: Sequence[str], directory: Path) -> None:
     """Make the named pipes that the ranks of a pipeline open; the launcher does so before it starts them."""
     boot_directory(directory).mkdir()
-    gated, ranks = gated_channels(protocol), len(devices)
-    for channel in protocol.channels if ranks > 1 else ():
-        for source, sink in edges(channel, ranks):
+    gated = gated_channels(protocol)
+    for channel in protocol.channels:
+        for source, sink in edges(channel, len(devices)):
             os.mkfifo(pipe_path(directory, _GO, channel.name, source, sink))
             if channel.name in gated:
                 os.mkfifo(gate_path(directory, channel.name, source, sink))
