@@ -55,11 +55,18 @@ class Program:
         return [row.name for row in self.role.rows].index(name)
 
 
-def compile_program(protocol: Protocol, rank: int, ranks: int, slots: int) -> Program:
-    """Compile; raises `SpecError` when slots are below ranks or the table cannot run (it reads a ghost variable)."""
-    if slots < ranks:
-        raise SpecError(f"slots = {slots} is below ranks = {ranks}; allowed: {ranks} or more")
+def compile_program(protocol: Protocol, rank: int, ranks: int, slots: int, faulty: bool = False) -> Program:
+    """Compile; raises `SpecError` when slots are below ranks or the table cannot run (it reads a ghost variable).
+
+    A post that does not keep its handle, and fewer slots than ranks, are allowed in a `faulty` table that is replayed.
+    """
     role = protocol.role_of(rank, ranks)
+    if not faulty:
+        if slots < ranks:
+            raise SpecError(f"slots = {slots} is below ranks = {ranks}; allowed: {ranks} or more")
+        for row in role.rows:
+            if isinstance(row.operation, Post) and row.operation.handle != "keep":
+                raise SpecError(f"row {row.name!r}: a post that does not keep its handle exists in models only")
     ghosts = [variable.name for variable in role.variables if variable.ghost]
     if ghosts:
         raise SpecError(f"table {protocol.name!r}: variable {ghosts[0]!r} exists in models only; it cannot run")
@@ -140,7 +147,9 @@ def _row_source(
         lines = _receive_source(protocol, operation, index, parameters)
     elif isinstance(operation, Await):
         name = operation.channel
-        lines = [f"enter({index}, s.n)", f"if not s.held_{name}: broken({index}, s.n, 'no handle is held')"]
+        lines = [f"enter({index}, s.n)"]
+        if not _drops(role, name):
+            lines.append(f"if not s.held_{name}: broken({index}, s.n, 'no handle is held')")
         lines += [f"wait_{name}()", f"s.held_{name} = False"]
     elif isinstance(operation, Gate):
         lines = [f"enter({index}, s.n)", f"gate_{operation.channel}({index}, s.n)"]
@@ -168,10 +177,26 @@ def _post_source(protocol: Protocol, operation: Post, index: int, parameters: Ma
     return [
         f"fields = ({fields})",
         f"enter({index}, s.n, *fields)",
-        f"if s.held_{channel.name}: broken({index}, s.n, 'the last handle is not awaited')",
-        f"s.held_{channel.name} = True",
+        *_custody(operation, index),
         f"post_{channel.name}(fields, {payload})",
+        *([f"forget_{channel.name}()"] if operation.handle == "drop" else ()),
     ]
+
+
+def _custody(operation: Post, index: int) -> list[str]:
+    """What becomes of the last handle, and of the new one."""
+    held = f"s.held_{operation.channel}"
+    if operation.handle == "drop":
+        return []
+    if operation.handle == "overwrite":
+        return [f"if {held}: forget_{operation.channel}()", f"{held} = True"]
+    return [f"if {held}: broken({index}, s.n, 'the last handle is not awaited')", f"{held} = True"]
+
+
+def _drops(role: Role, channel: str) -> bool:
+    """Whether some post of the role on `channel` keeps no handle."""
+    operations = [row.operation for row in role.rows]
+    return any(isinstance(o, Post) and o.channel == channel and o.handle == "drop" for o in operations)
 
 
 def _receive_source(protocol: Protocol, operation: Receive, index: int, parameters: Mapping[str, int]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway.engine.loop.compile import Program
@@ -49,11 +49,15 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The wires of one rank by channel. A gate that stays shut for `gate_bound` seconds is a broken law."""
+    """The wires of one rank by channel. A gate that stays shut for `gate_bound` seconds is a broken law.
+
+    `forget` drops the handle of a channel, as faulty tables do: its message is lost if its receive is not posted yet.
+    """
 
     outgoing: Mapping[str, Outgoing]
     incoming: Mapping[str, Incoming]
     gate_bound: float = 60.0
+    forget: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
 def run(program: Program, bindings: Mapping[str, Callable[..., Any]], wires: Endpoints, recorder: Recorder) -> None:
@@ -93,6 +97,7 @@ def link(
         "done": recorder.done,
         "broken": broken,
         "wrong": lambda field, got, expected: f"{field} is {got}, expected {expected}",
+        **{f"forget_{channel}": forget for channel, forget in wires.forget.items()},
         "outside": lambda field, got: f"the binding returned {field} = {got!r}, which is outside its domain",
     }
     for name in program.bindings:

@@ -171,10 +171,16 @@ class SimulatedNetwork:
 
     def incoming_ends(self, rank: int) -> dict[str, SimulatedIncoming]:
         """The receiving ends of a rank, by channel."""
-        return {name: SimulatedIncoming(self, w, name) for (r, name), w in self.incoming.items() if r == rank}
+        operations = [row.operation for row in self.table.role_of(rank, self.ranks).rows]
+        gates = {operation.channel: operation for operation in operations if isinstance(operation, Gate)}
+        return {
+            name: SimulatedIncoming(self, wire, gates.get(name, Gate(name)))
+            for (sink, name), wire in self.incoming.items()
+            if sink == rank
+        }
 
-    def post(self, wire: SimulatedWire, channel: str, fields: Fields, payload: Any, keep: bool = True) -> Message:
-        """Send a message; it is lost when its handle is not kept and its receive is not posted yet."""
+    def post(self, wire: SimulatedWire, channel: str, fields: Fields, payload: Any) -> Message:
+        """Send a message."""
         encoded = self._codecs[channel].encode(payload)
         self._baton.wait_until(wire.source, "post", channel, lambda: self._can_post(wire), None)
         ordinal = wire.attempted[channel]
@@ -184,13 +190,17 @@ class SimulatedNetwork:
             arrives = max(arrives, wire.queue[-1].arrives)
         message = Message(channel, fields, encoded, arrives)
         wire.queue.append(message)
-        dropped = wire.transport.kind == "dropped" or not keep
-        if dropped and wire.transport.kind in ("posted", "dropped") and (len(wire.queue) > 1 or not wire.receiving()):
-            message.lost = True
+        if wire.transport.kind == "dropped":
+            self.forget(wire, message)
         if wire.transport.kind == "lazy":
             self._opened.add(_pair(wire))
         self._baton.wake(arrives, wire.sink)
         return message
+
+    def forget(self, wire: SimulatedWire, message: Message) -> None:
+        """Drop a handle: the message is lost if its receive is not posted; a device stream sends it all the same."""
+        if wire.transport.kind in ("posted", "dropped") and not wire.is_done(message):
+            message.lost = True
 
     def _can_post(self, wire: SimulatedWire) -> bool:
         transport = wire.transport
@@ -223,7 +233,8 @@ class SimulatedNetwork:
             message.taken = True
             if message.channel == channel:
                 break
-            if not self.table.channel(channel).wire:
+            shared = self.table.channel(channel).wire
+            if not shared or self.table.channel(message.channel).wire != shared:
                 raise RuntimeError(f"a message of {message.channel!r} arrived at a receive of {channel!r}")
             wire.stashes[message.channel].append(message)
         return message.fields, self._codecs[channel].decode(message.encoded)
@@ -241,9 +252,9 @@ class SimulatedNetwork:
         """Wait for the evidence; False when `bound` nanoseconds passed first."""
         return self._baton.wait_until(wire.sink, "gate", gate.channel, lambda: self.evidence(wire, gate), bound)
 
-    def wait(self, wire: SimulatedWire, message: Message) -> None:
-        """Wait until the handle of `message` is done."""
-        self._baton.wait_until(wire.source, "wait", message.channel, lambda: wire.is_done(message), None)
+    def wait(self, wire: SimulatedWire, channel: str, message: Message | None) -> None:
+        """Wait until the handle of `message` is done; there is nothing to wait for when it was dropped."""
+        self._baton.wait_until(wire.source, "wait", channel, lambda: message is None or wire.is_done(message), None)
 
 
 class SimulatedOutgoing:
@@ -259,27 +270,32 @@ class SimulatedOutgoing:
         message = self._network.post(self._wire, self._channel, fields, payload)
         self._handle = None if self.transport.kind == "dropped" else message
 
+    def forget(self) -> None:
+        """Drop the handle."""
+        if self._handle is not None:
+            self._network.forget(self._wire, self._handle)
+        self._handle = None
+
     def wait(self) -> None:
         """Until the contract says that the message last posted is done; at once when its handle was dropped."""
-        if self._handle is not None:
-            self._network.wait(self._wire, self._handle)
+        self._network.wait(self._wire, self._channel, self._handle)
         self._handle = None
 
 
 class SimulatedIncoming:
     """The receiving end of one channel."""
 
-    def __init__(self, network: SimulatedNetwork, wire: SimulatedWire, channel: str) -> None:
-        self._network, self._wire, self._channel = network, wire, channel
+    def __init__(self, network: SimulatedNetwork, wire: SimulatedWire, gate: Gate) -> None:
+        self._network, self._wire, self._gate = network, wire, gate
         self.transport = wire.transport
 
     def gate(self, bound: float) -> bool:
         """Until the sender has attempted the next message; False after `bound` seconds of virtual time."""
-        return self._network.gate(self._wire, Gate(self._channel), int(bound * 1e9))
+        return self._network.gate(self._wire, self._gate, int(bound * 1e9))
 
     def receive(self) -> tuple[Fields, Any]:
         """The next message."""
-        return self._network.receive(self._wire, self._channel)
+        return self._network.receive(self._wire, self._gate.channel)
 
 
 def _pair(wire: SimulatedWire) -> tuple[int, int]:
