@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +39,11 @@ class Staging:
                 copied = self._copied[slot] = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record()
 
-    def upload(self, source: NDArray[np.int32], target: Tensor) -> None:
-        """Copy `source` [n] to the first n entries of `target`, contiguous int32, on the current stream."""
-        count = len(source)
+    def upload(self, target: Tensor, *parts: NDArray[np.integer[Any]]) -> None:
+        """Copy `parts` [n], one after another, to the first entries of `target`, contiguous int32, on the current
+        stream."""
+        count = sum(map(len, parts))
         with self.buffer(4 * count) as memory:
             host = memory[: 4 * count].view(torch.int32)
-            host.numpy()[:] = source
+            np.concatenate(parts, out=host.numpy(), casting="same_kind")
             target[:count].copy_(host, non_blocking=True)

@@ -13,27 +13,27 @@ from torch import Tensor
 from headway.kernels import triton_ops
 from headway.kernels.base import AttentionPlan, AttentionShape, GraphPlan, Kernels, SamplingBatch
 from headway.kernels.padding import pad_decodes
-from headway.kernels.page_lists import Int32s, page_lists
 from headway.kernels.staging import Staging
+from headway.kernels.tiles import Batch, chunk_tiles, decode_tiles
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_MOST_SPLITS = 64
-_SPLIT_TOKENS = 128  # the least context worth a program of its own
+_FEW = 16  # tokens; cuBLAS is slower for so few, and faster for more
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """Tiles of one kind: one decode each, or up to `tokens` queries of a chunk each."""
+    """Tiles of up to `tokens` queries each; with `joins`, of one query, and perhaps several for one context."""
 
-    tiles: Tensor  # [n, 4] int32
+    tiles: Tensor
+    joins: Tensor | None
     tokens: int
-    splits: int
 
 
 @dataclass(frozen=True)
-class _Plan(AttentionPlan):
+class TilePlan(AttentionPlan):
+    """Launches over tiles, see `headway.kernels.triton_ops.paged_attention`."""
+
     shape: AttentionShape
-    page_starts: Tensor
     pages: Tensor
     launches: list[_Launch]
 
@@ -42,20 +42,20 @@ class _GraphPlan(GraphPlan):
     def __init__(self, kernels: TritonKernels, batch: int, pages: int, shape: AttentionShape) -> None:
         self.batch, self._kernels, self._most, self._shape = batch, kernels, pages, shape
         # Static: what changes from update to update is one prefix, copied at once.
-        self._buffer = torch.empty(batch + 1 + 4 * batch + batch * pages, dtype=torch.int32, device=kernels.device)
-        page_starts, tiles, lists = torch.split(self._buffer, [batch + 1, 4 * batch, batch * pages])
-        splits = kernels.splits(batch, pages * shape.page_size, shape)
-        self.inner = _Plan(shape, page_starts, lists, [_Launch(tiles, 1, splits)])
+        sizes = [(batch + kernels.spare(shape)) * triton_ops.TILE, batch * triton_ops.JOIN, batch * pages]
+        self._buffer = torch.empty(sum(sizes), dtype=torch.int32, device=kernels.device)
+        tiles, joins, lists = torch.split(self._buffer, sizes)
+        self.inner = TilePlan(shape, lists, [_Launch(tiles, joins, 1)])
+        self._rows = torch.arange(batch + 1)
+        self._unused = np.zeros(len(tiles), dtype=np.int64)  # tiles of no rows
         self.update(torch.empty(0, dtype=torch.int64), torch.empty((0, 1), dtype=torch.int64))
 
     def update(self, context_lengths: Tensor, block_tables: Tensor) -> None:
-        shape = self._shape
+        shape, kernels = self._shape, self._kernels
         contexts, tables = pad_decodes(self.batch, self._most, context_lengths, block_tables, shape.page_size)
-        starts, lists = page_lists(contexts, tables, shape.page_size)
-        rows = np.arange(self.batch)
-        tiles = np.stack((rows, rows, np.ones_like(rows), contexts.numpy() - 1), axis=1)
-        packed = np.concatenate((starts, tiles.ravel(), lists), dtype=np.int32, casting="same_kind")
-        self._kernels.staging.upload(packed, self._buffer)
+        batch = Batch.of(self._rows, contexts, tables, shape.page_size)
+        tiles, joins = decode_tiles(batch, np.arange(self.batch), shape.window, kernels.spare(shape))
+        kernels.staging.upload(self._buffer, tiles, self._unused[len(tiles) :], joins, batch.pages)
 
 
 class TritonKernels(Kernels):
@@ -80,6 +80,8 @@ class TritonKernels(Kernels):
         return weight
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if x.shape[0] <= _FEW and x.dtype != torch.float32:
+            return triton_ops.skinny_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -104,56 +106,50 @@ class TritonKernels(Kernels):
     def plan_attention(
         self, query_starts: Tensor, context_lengths: Tensor, block_tables: Tensor, shape: AttentionShape
     ) -> AttentionPlan:
+        return self.plan_tiles(query_starts, context_lengths, block_tables, shape)
+
+    def plan_tiles(
+        self, query_starts: Tensor, context_lengths: Tensor, block_tables: Tensor, shape: AttentionShape
+    ) -> TilePlan:
+        """`plan_attention`, with a plan that `attend_tiles` takes."""
         _check(shape)
-        starts, lists = page_lists(context_lengths, block_tables, shape.page_size)
-        begins, contexts = query_starts.numpy(), context_lengths.numpy()
-        counts = begins[1:] - begins[:-1]
-        decodes, chunks = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
+        batch = Batch.of(query_starts, context_lengths, block_tables, shape.page_size)
+        decodes, chunks = np.flatnonzero(batch.counts == 1), np.flatnonzero(batch.counts > 1)
         # Enough rows to use the tensor cores well; more would hold too much in registers.
         tokens = max(1, (32 if shape.dtype == torch.float32 else 64) // (shape.heads // shape.kv_heads))
-        parts = [
-            starts,
-            lists,
-            _tiles(decodes, begins, contexts, 1),
-            _tiles(chunks, begins, contexts, tokens),
-        ]
+        decode, joins = decode_tiles(batch, decodes, shape.window, self.spare(shape))
+        chunk = chunk_tiles(batch, chunks, shape.window, tokens)
+        parts = [batch.pages, decode, joins, chunk]
         device = torch.empty(sum(map(len, parts)), dtype=torch.int32, device=self.device)
-        self.staging.upload(np.concatenate(parts), device)
-        page_starts, pages, *tiles = torch.split(device, [len(part) for part in parts])
-        longest = int(contexts[decodes].max()) if len(decodes) else 1
-        splits = self.splits(len(decodes), longest, shape)
-        launches = [_Launch(tiles[0], 1, splits), _Launch(tiles[1], tokens, 1)]
-        return _Plan(shape, page_starts, pages, [launch for launch in launches if len(launch.tiles)])
+        self.staging.upload(device, *parts)
+        pages, *tiles = torch.split(device, [len(part) for part in parts])
+        divided = len(decode) // triton_ops.TILE > len(decodes)
+        launches = [_Launch(tiles[0], tiles[1] if divided else None, 1), _Launch(tiles[2], None, tokens)]
+        return TilePlan(shape, pages, [launch for launch in launches if len(launch.tiles)])
 
     def plan_graph(self, batch: int, pages: int, shape: AttentionShape) -> GraphPlan:
         _check(shape)
         return _GraphPlan(self, batch, pages, shape)
 
-    def splits(self, batch: int, longest: int, shape: AttentionShape) -> int:
-        """Into how many parts to split contexts of up to `longest` tokens, so that `batch` decodes fill the device."""
-        wanted = 4 * self._processors // max(1, batch * shape.kv_heads)
-        return max(1, min(wanted, -(-longest // _SPLIT_TOKENS), _MOST_SPLITS))
+    def spare(self, shape: AttentionShape) -> int:
+        """How many tiles more than sequences fill the device: four programs for each multiprocessor."""
+        return max(1, 4 * self._processors // shape.kv_heads)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
         if isinstance(plan, _GraphPlan):
             plan = plan.inner
-        if not isinstance(plan, _Plan):
+        if not isinstance(plan, TilePlan):
             raise TypeError(f"attention plan of another backend: {type(plan).__name__}")
         out = torch.empty_like(queries)
+        self.attend_tiles(queries, keys, values, out, plan)
+        return out.flatten(1)
+
+    def attend_tiles(self, queries: Tensor, keys: Tensor, values: Tensor, out: Tensor, plan: TilePlan) -> None:
+        """`attend` for the rows that `plan` has, into `out`."""
         for launch in plan.launches:
             triton_ops.paged_attention(
-                queries,
-                keys,
-                values,
-                out,
-                launch.tiles,
-                plan.page_starts,
-                plan.pages,
-                plan.shape,
-                launch.tokens,
-                launch.splits,
+                queries, keys, values, out, launch.tiles, launch.joins, plan.pages, plan.shape, launch.tokens
             )
-        return out.flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return triton_ops.silu_mul(gate_up)
@@ -166,15 +162,3 @@ def _check(shape: AttentionShape) -> None:
     if shape.dtype not in _DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
         raise ValueError(f"attention: dtype {str(shape.dtype).removeprefix('torch.')}; allowed: {allowed}")
-
-
-def _tiles(sequences: np.ndarray, begins: np.ndarray, contexts: np.ndarray, tokens: int) -> Int32s:
-    """Cut the queries of `sequences` into tiles of up to `tokens`; [n * 4], the longest contexts first."""
-    counts = (begins[1:] - begins[:-1])[sequences]
-    parts = -(-counts // tokens)
-    owner = np.repeat(np.arange(len(sequences)), parts)
-    offset = (np.arange(len(owner)) - np.repeat(np.cumsum(parts) - parts, parts)) * tokens
-    size = np.minimum(tokens, counts[owner] - offset)
-    position = (contexts[sequences] - counts)[owner] + offset
-    tiles = np.stack((sequences[owner], begins[sequences][owner] + offset, size, position), axis=1)
-    return tiles[np.argsort(-position, kind="stable")].astype(np.int32).ravel()

@@ -1,5 +1,6 @@
 """The Triton backend against the reference in float64, on Triton's interpreter where there is no GPU."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton")
 # The interpreter computes with numpy, which warns where a GPU gives an infinity or a NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+from headway.kernels.tiles import Batch, decode_tiles  # noqa: E402  (needs Triton)
+
 KERNELS = load_kernels("triton", DEVICE)
 REFERENCE = load_kernels("reference", DEVICE)
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -60,6 +63,17 @@ def test_embedding_and_activation(dtype):
     for rows, size in ((1, 7), (3, 1100)):
         gate_up = draw.strided(rows, 2 * size)
         near(KERNELS.silu_mul(gate_up), REFERENCE.silu_mul(gate_up.double()), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "width", "size"), [(1, 70, 130), (3, 64, 128), (16, 20, 300), (17, 40, 64)])
+def test_linear(dtype, tokens, width, size):
+    draw = Draw(tokens, dtype)
+    x, weight, bias = draw.strided(tokens, size), draw.tensor(width, size), draw.tensor(width)
+    for addend in (None, bias):
+        expected = x.double() @ weight.double().T + (0 if addend is None else bias.double())
+        actual = KERNELS.linear(x, KERNELS.pack(weight), addend)
+        torch.testing.assert_close(actual.double(), expected, atol=10 * TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
 def test_no_rows_is_no_launch():
@@ -131,6 +145,28 @@ def test_attention(group, kv_heads, head_dim, window, kind):
     near(actual, REFERENCE.attend(queries.double(), keys.double(), values.double(), plan), dtype)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_of_decodes_cover_each_context_once_within_the_tiles_reserved(seed):
+    draw = Draw(seed)
+    page_size, window = draw.number(1, 20), [None, draw.number(1, 900)][seed % 2]
+    contexts = [draw.number(1, 4000 if draw.number(0, 3) == 0 else 200) for _ in range(draw.number(1, 12))]
+    count, spare = len(contexts), draw.number(1, 40)
+    tables = torch.randint(0, 99, (count, 4000), generator=draw.generator)
+    batch = Batch.of(torch.arange(count + 1), torch.tensor(contexts), tables, page_size)
+    tiles, joins = (array.reshape(-1, width) for array, width in zip(
+        decode_tiles(batch, np.arange(count), window, spare), (8, 3), strict=True
+    ))  # fmt: skip
+    assert len(tiles) <= count + spare
+    for sequence, (context, (row, first, parts)) in enumerate(zip(contexts, joins.tolist(), strict=True)):
+        own = tiles[tiles[:, 1] == sequence].tolist()
+        assert (row, len(own)) == (sequence, parts)
+        assert [tile[6] for tile in own] == ([-1] if parts == 1 else list(range(first, first + parts)))
+        keys = [key for tile in own for key in range(tile[4], tile[5])]
+        assert keys == list(range(0 if window is None else max(0, context - window), context))
+        start, pages = own[0][0], -(-context // page_size)
+        assert batch.pages[start : start + pages].tolist() == tables[sequence, :pages].tolist()
+
+
 @pytest.mark.parametrize("name", ["reference", "triton"])
 def test_a_graph_plan_follows_its_updates_and_ignores_padding(name):
     kernels = load_kernels(name, DEVICE)
@@ -138,13 +174,13 @@ def test_a_graph_plan_follows_its_updates_and_ignores_padding(name):
     batch, heads, head_dim = 4, 2, 16
     shape = None
     for counts in ([1, 1, 1, 1], [1, 1], [1, 1, 1]):
-        contexts = [draw.number(1, 90) for _ in counts]
+        contexts = [draw.number(1, 400) for _ in counts]
         queries, keys, values, starts, lengths, tables, page_size = attention_case(
             draw, counts, contexts, heads, 1, head_dim
         )
         if shape is None or shape.page_size != page_size:
             shape = AttentionShape(heads, 1, head_dim, page_size, torch.float32)
-            plan = kernels.plan_graph(batch, 90, shape)
+            plan = kernels.plan_graph(batch, 400, shape)
             before = kernels.attend(torch.ones((batch, heads, head_dim), device=DEVICE), keys, values, plan)
             near(before, values[0, 0, 0].double().repeat(batch, heads), torch.float32)  # all padding: one token
         plan.update(lengths, tables)
