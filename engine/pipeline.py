@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -59,7 +58,7 @@ def rank_configs(settings: Settings, protocol: Protocol, directory: Path) -> lis
     """The settings of each rank. Raises `ValueError` when the devices asked for are not there."""
     devices = place_ranks(settings.device, settings.ranks, torch.cuda.device_count())
     shares = memory_shares(devices, settings.gpu_memory_utilization)
-    threads = max(1, (os.cpu_count() or 1) // settings.ranks)
+    threads = max(1, torch.get_num_threads() // settings.ranks)  # OMP_NUM_THREADS counts
     pages: Mapping[int, int] = dict(enumerate(settings.pages_by_rank))
     ahead = passes_ahead(protocol, settings.ranks, settings.limits.slots)
     limits = replace(settings.limits, ahead=ahead)
