@@ -218,8 +218,8 @@ def guard(at: str, when: Expr | Callable[[Expr], Expr], *, roles: Iterable[str] 
     def change(role: Role) -> Role:
         target = acting(role, at)
         others = [row for row in role.rows_at(at) if row is not target]
-        if len(others) > 1 or any(row.operation is not None for row in others):
-            raise SpecError(f"step {at!r} of role {role.name!r} is not a plain step with one condition")
+        if len(others) > 1 or any(row.operation is not None or row.to != target.to for row in others):
+            raise SpecError(f"step {at!r} of role {role.name!r} branches; it has no condition to change")
         new = when if isinstance(when, Expr) else when(target.guard)
         ending = target.effects if target.advances else ()
         passed = others[0] if others else Row(f"{at}: pass by", at, ~new, None, target.to, ending, target.advances)

@@ -48,7 +48,7 @@ class Expected:
     """A verdict, written from the source before the first run.
 
     `stuck`: for "dead", the row of each rank ("end" when done); for another violation, (the row that finds it,).
-    `rank`: the rank that finds it. `cycle`: the ranks that wait for one another in a ring, from the lowest.
+    `rank`: the rank that finds it, None for whichever comes first. `cycle`: the ranks that wait for one another in a ring, from the lowest.
     """
 
     outcome: Outcome
@@ -61,7 +61,7 @@ class Expected:
         if self.outcome == "dead" and self.stuck:
             return "dead: " + ", ".join(f"{rank} {row}" for rank, row in enumerate(self.stuck))
         if self.stuck:
-            return f"{self.outcome}: {self.rank} {self.stuck[0]}"
+            return f"{self.outcome}: {'any rank' if self.rank is None else self.rank} {self.stuck[0]}"
         return self.outcome
 
 

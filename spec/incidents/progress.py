@@ -170,7 +170,7 @@ PUBLISH = (
         (13,),
         "sglang",
         (*SLOTS, NO_ELSE),
-        Expected("duplicated", ("plan",), rank=0),
+        Expected("duplicated", ("plan",)),
         f"{B}, #1189: 7768 running against a limit of 8",
         Traffic(stops=False),
         ranks=2,

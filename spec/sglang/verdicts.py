@@ -32,7 +32,8 @@ from headway.spec.transports import LAZY, POSTED, RENDEZVOUS, Transport, credits
 
 DICT = ("proxy", "relay", "output")
 BUSY = Traffic(gaps=False, stops=False)
-SOME = Traffic(batches=3, stops=False)
+FREE = Traffic(stops=False)
+"""A batch or none in every pass, as the search likes."""
 ONE = Traffic(batches=1, gaps=False, stops=False)
 IDLE = Traffic(batches=0, stops=False)
 Kind = Literal["main", "prefill", "decode"]
@@ -52,7 +53,7 @@ class Cell:
     ranks: int = 3
     depth: int = 0
     transports: dict[str, Transport] = field(default_factory=dict)
-    traffic: Traffic = SOME
+    traffic: Traffic = FREE
     stuck: tuple[str, ...] = ()
     kind: Kind = "main"
 
@@ -60,6 +61,22 @@ class Cell:
         """The table with its traffic."""
         base = sglang_table() if self.kind == "main" else disaggregated_table(self.kind)
         return self.traffic.attach(edit(base, *self.edits, name=self.name))
+
+
+def _patterns(ranks: int) -> dict[str, Traffic]:
+    """Loads that cover what the source's patterns do: with more ranks the free choice of batches is bounded."""
+    if ranks == 2:
+        return {"any load": FREE}
+    if ranks == 3:
+        return {"any three batches": Traffic(batches=3, stops=False)}
+    return {"any one batch": Traffic(batches=1, stops=False), "always busy": BUSY}
+
+
+def _passing(
+    name: str, edits: tuple[Edit, ...], ranks: int, depth: int, transports: dict[str, Transport], kind: Kind = "main"
+) -> Iterator[Cell]:
+    for load, traffic in _patterns(ranks).items():
+        yield Cell(f"{name}, {load}", ("pass",), edits, ranks, depth, transports, traffic, (), kind)
 
 
 def _on(channels: tuple[str, ...], transport: Transport) -> dict[str, Transport]:
@@ -78,24 +95,15 @@ def _posted() -> Iterator[Cell]:
     for order, edits in ORDERS.items():
         for place, flush in PLACES.items():
             for ranks in (2, 3):
-                name = f"posted, {order}, flush {place}, P = {ranks}"
-                yield Cell(name, ("pass",), (*edits, *flush), ranks)
-        yield Cell(
-            f"posted, {order}, chain never waited for",
-            ("unbounded",),  # no deadlock, but nothing bounds how far rank 0 runs ahead
-            edits,
-            transports=_on(("chain",), credits(4)),
-        )
+                yield from _passing(f"posted, {order}, flush {place}, P = {ranks}", (*edits, *flush), ranks, 0, {})
         for depth in (1, 2):
-            yield Cell(f"posted, {order}, d = {depth}", ("pass",), (*_deep(depth), *edits), 2, depth)
-    yield Cell(
-        "posted, flush in the same step as the send",
-        ("dead",),
-        FLUSH_AFTER_POST,
-        stuck=("await chain", "receive output", "receive output"),
-        traffic=ONE,
-    )
-    yield Cell("posted, receive first", ("dead",), (RECEIVE_FIRST,), stuck=("receive output",) * 3, traffic=BUSY)
+            yield from _passing(f"posted, {order}, P = 2, d = {depth}", (*EARLY_EXCHANGE, *edits), 2, depth, {})
+        # No deadlock, but nothing bounds how far rank 0 runs ahead.
+        never = _on(("chain",), credits(4))
+        yield Cell(f"posted, {order}, chain never waited for", ("unbounded",), edits, transports=never)
+    stuck = ("await chain", "receive output", "receive output")
+    yield Cell("posted, flush in the step of the send", ("dead",), FLUSH_AFTER_POST, traffic=ONE, stuck=stuck)
+    yield Cell("posted, receive first", ("dead",), (RECEIVE_FIRST,), traffic=BUSY, stuck=("receive output",) * 3)
 
 
 def _rendezvous() -> Iterator[Cell]:
@@ -105,42 +113,32 @@ def _rendezvous() -> Iterator[Cell]:
             for order, edits in ORDERS.items():
                 name = f"everything rendezvous, {order}, P = {ranks}, d = {depth}"
                 stuck = (*("post chain",) * (ranks - 1), "post output")
-                both = (*_deep(depth), *edits)
+                both = (*(EARLY_EXCHANGE if depth else ()), *edits)
                 yield Cell(name, ("dead",), both, ranks, depth, {**chain, **tensors}, ONE, stuck)
         stuck = ("post chain", *("receive output",) * (ranks - 1))
         yield Cell(f"chain rendezvous, P = {ranks}", ("dead",), (), ranks, 0, chain, ONE, stuck)
         for depth in (0, 1, 2):
             name = f"tensors rendezvous, parity, P = {ranks}, d = {depth}"
-            yield Cell(name, ("pass",), _deep(depth), ranks, depth, tensors)
-        stuck = ("post output",) * ranks
-        yield Cell(
-            f"tensors rendezvous, send first, P = {ranks}", ("dead",), (SEND_FIRST,), ranks, 0, tensors, BUSY, stuck
-        )
+            yield from _passing(name, EARLY_EXCHANGE if depth else (), ranks, depth, tensors)
+        name, stuck = f"tensors rendezvous, send first, P = {ranks}", ("post output",) * ranks
+        yield Cell(name, ("dead",), (SEND_FIRST,), ranks, 0, tensors, BUSY, stuck)
         few = Traffic(batches=ranks, gaps=False, stops=False)
-        name = f"tensors rendezvous, send first, {ranks} busy slots in a row"
-        yield Cell(name, ("dead",), (SEND_FIRST,), ranks, 0, tensors, few, stuck)
+        yield Cell(f"{name}, {ranks} busy slots in a row", ("dead",), (SEND_FIRST,), ranks, 0, tensors, few, stuck)
         few = Traffic(batches=ranks - 1, gaps=False, stops=False)
-        name = f"tensors rendezvous, send first, one busy slot fewer than {ranks}"
-        yield Cell(name, ("pass",), (SEND_FIRST,), ranks, 0, tensors, few)
+        yield Cell(f"{name}, {ranks - 1} busy slots in a row", ("pass",), (SEND_FIRST,), ranks, 0, tensors, few)
 
 
 def _pairs() -> Iterator[Cell]:
-    for count, order, outcome, ranks in (
-        (0, "send first", "dead", 2),
-        (1, "send first", "pass", 2),
-        (0, "parity", "pass", 2),
-        (0, "send first", "pass", 3),
-        (0, "parity", "pass", 3),
-    ):
-        name = f"one queue a pair with {count} credits, {order}, P = {ranks}"
-        traffic = BUSY if outcome == "dead" else SOME
-        yield Cell(name, (outcome,), ORDERS[order], ranks, 0, _on(DICT, credits(count)), traffic)
-    lazy = _on(DICT, LAZY)
-    yield Cell("lazy", ("pass",), (), 3, 0, lazy)
-    yield Cell("lazy, gate on attempted", ("pass",), GATE_ON_ATTEMPTED, 3, 0, lazy)
-    yield Cell(
-        "lazy, gate on sent", ("dead",), GATE_ON_SENT, 3, 0, lazy, SOME, ("post proxy", "gate proxy", "gate proxy")
-    )
+    queue, lazy = "one queue a pair", _on(DICT, LAZY)
+    yield Cell(f"{queue}, no credit, send first, P = 2", ("dead",), (SEND_FIRST,), 2, 0, _on(DICT, credits(0)), BUSY)
+    yield from _passing(f"{queue}, one credit, send first, P = 2", (SEND_FIRST,), 2, 0, _on(DICT, credits(1)))
+    for ranks in (2, 3):
+        yield from _passing(f"{queue}, no credit, parity, P = {ranks}", (), ranks, 0, _on(DICT, credits(0)))
+    yield from _passing(f"{queue}, no credit, send first, P = 3", (SEND_FIRST,), 3, 0, _on(DICT, credits(0)))
+    yield from _passing("lazy", (), 3, 0, lazy)
+    yield from _passing("lazy, gate on attempted", GATE_ON_ATTEMPTED, 3, 0, lazy)
+    stuck = ("post proxy", "gate proxy", "gate proxy")
+    yield Cell("lazy, gate on sent", ("dead",), GATE_ON_SENT, 3, 0, lazy, BUSY, stuck)
 
 
 def _presence() -> Iterator[Cell]:
@@ -149,7 +147,7 @@ def _presence() -> Iterator[Cell]:
             made = (("batch", TRUE), ("digest", Const(PLANNED)))
             extra = diverge("plan", "phantom", made, rank=at_rank(rank), only=~Var("work"))
             less = diverge("plan", "declined", (("batch", FALSE),), rank=at_rank(rank), only=Var("work"))
-            for word, change in (("one more batch", extra), ("one batch fewer", less)):
+            for word, change in (("one batch more", extra), ("one batch fewer", less)):
                 name = f"presence: {word} on rank {rank}, flush {place}"
                 yield Cell(name, ("dead", "mispair"), (change, *flush))
 
@@ -158,7 +156,7 @@ def _early() -> Iterator[Cell]:
     for ranks in (2, 3, 4):
         for transport in (POSTED, RENDEZVOUS, credits(0), LAZY):
             name = f"exchange before launch on ranks but the last, {transport.name}, P = {ranks}"
-            yield Cell(name, ("pass",), EARLY_ON_VERIFY, ranks, 0, _on(DICT, transport))
+            yield from _passing(name, EARLY_ON_VERIFY, ranks, 0, _on(DICT, transport))
 
 
 def _disaggregated() -> Iterator[Cell]:
@@ -166,8 +164,8 @@ def _disaggregated() -> Iterator[Cell]:
     for kind in kinds:
         lists = list_channels(kind)
         # With two ranks, sends of a pair must not hold up receives: the FIFO of gloo, not the stream of NCCL.
-        yield Cell(f"{kind}, one posted FIFO, P = 2", ("pass",), (), 2, 0, _on(lists, credits(16)), SOME, (), kind)
-        yield Cell(f"{kind}, one posted FIFO, P = 3", ("pass",), (), 3, 0, _on(lists, credits(0)), SOME, (), kind)
+        yield from _passing(f"{kind}, one posted FIFO, P = 2", (), 2, 0, _on(lists, credits(16)), kind)
+        yield from _passing(f"{kind}, one posted FIFO, P = 3", (), 3, 0, _on(lists, credits(0)), kind)
         yield Cell(f"{kind}, lists rendezvous, idle", ("dead",), (), 3, 0, _on(lists, RENDEZVOUS), IDLE, (), kind)
 
 
