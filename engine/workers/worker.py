@@ -101,6 +101,7 @@ class Worker:
                 graph_sizes, lambda size: stage.plan_graph(size, pages, cache.page_size), self._run_decode, device
             )
 
+    @torch.inference_mode()
     def prepare(self, members: Sequence[Member], tokens: Sequence[Sequence[int]]) -> Work:
         """Lay out a batch. `tokens`: input token ids, one list a member, empty where the worker knows the token; none
         at all where the stage does not embed."""
