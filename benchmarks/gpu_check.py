@@ -9,6 +9,7 @@ else a wait raises here.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
