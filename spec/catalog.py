@@ -13,6 +13,8 @@ from headway.spec.boot import boot_table
 from headway.spec.language import SpecError
 from headway.spec.ring import ring_table, ring_transport
 from headway.spec.serving import serving_table
+from headway.spec.sglang import Traffic, fork_table, sglang_table
+from headway.spec.sglang.disaggregation import disaggregated_table
 from headway.spec.table import Protocol
 from headway.spec.transports import POSTED, Transport
 
@@ -21,6 +23,10 @@ TABLES: dict[str, Callable[..., Protocol]] = {
     "serving-in-step": partial(serving_table, overlap=0),
     "boot": boot_table,
     "ring": ring_table,
+    "sglang": lambda: Traffic().attach(sglang_table()),
+    "sglang-fork": lambda: Traffic().attach(fork_table()),
+    "sglang-prefill": lambda: Traffic(stops=False).attach(disaggregated_table("prefill")),
+    "sglang-decode": lambda: Traffic(stops=False).attach(disaggregated_table("decode")),
 }
 TRANSPORTS: dict[str, Callable[..., Transport]] = {"ring": ring_transport}
 

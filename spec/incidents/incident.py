@@ -48,7 +48,8 @@ class Expected:
     """A verdict, written from the source before the first run.
 
     `stuck`: for "dead", the row of each rank ("end" when done); for another violation, (the row that finds it,).
-    `rank`: the rank that finds it, None for whichever comes first. `cycle`: the ranks that wait for one another in a ring, from the lowest.
+    `rank`: the rank that finds it, None for whichever comes first. `cycle`: the ranks that wait for one another in a
+    ring, from the lowest.
     """
 
     outcome: Outcome
