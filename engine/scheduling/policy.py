@@ -66,10 +66,11 @@ class Batch:
         self.rows: list[BatchRow] = []
         self.requests: list[Request] = []
 
-    def add(self, request: Request, count: int) -> None:
-        """The next `count` tokens of `request`, with the part of its block table that the ranks do not have."""
+    def add(self, request: Request, remaining: int) -> None:
+        """As many of the `remaining` tokens of `request` as fit, with the pages that the ranks do not know of."""
         start, sent = request.granted, request.sent
-        samples = count == request.remaining
+        count = min(remaining, self.tokens_left)
+        samples = count == remaining
         from_last = request.pending > 0
         self.rows.append(BatchRow(request.id, start, count, sent, request.table[sent:], samples, from_last))
         self.requests.append(request)
@@ -139,8 +140,8 @@ class Scheduler:
         batch = Batch(self.limits.max_batch_tokens)
         self._coming = sum(len(request.table) for request in self._leaving)
         self._yield_page(slot)
-        self._decode(slot, batch)
-        self._prefill(slot, batch)
+        prefilling = self._decode(slot, batch)
+        self._prefill(prefilling, batch)
         self._admit(slot, batch)
         if batch.rows:
             rewinds = [request.rewinds for request in batch.requests]
@@ -263,18 +264,24 @@ class Scheduler:
         if starved and not self.pool.free and running and running[-1].arrival > starved.arrival:
             self._preempt(running[-1])
 
-    def _decode(self, slot: int, batch: Batch) -> None:
+    def _decode(self, slot: int, batch: Batch) -> list[Request]:
+        """Adds the requests that decode; returns those that prefill."""
+        prefilling = []
+        # Oldest first, so that whoever is preempted on the way has not been planned.
         for request in list(self._running[slot]):
-            # Oldest first, so that whoever is preempted on the way has not been planned.
-            if request.slot is not None and request.remaining == 1 and self._grow(request, slot):
+            if request.slot is None:
+                continue
+            remaining = request.remaining
+            if remaining > 1:
+                prefilling.append(request)
+            elif remaining and self._grow(request, slot):
                 batch.add(request, 1)
+        return prefilling
 
-    def _prefill(self, slot: int, batch: Batch) -> None:
-        for request in self._running[slot]:
-            if not batch.tokens_left:
-                return
-            if request.remaining > 1:
-                batch.add(request, min(request.remaining, batch.tokens_left))
+    def _prefill(self, prefilling: list[Request], batch: Batch) -> None:
+        for request in prefilling:
+            if batch.tokens_left and request.slot is not None:
+                batch.add(request, request.remaining)
 
     def _admit(self, slot: int, batch: Batch) -> None:
         """Admits from the head of the queue, with pages for all known tokens, until the slot has its share."""
@@ -290,7 +297,7 @@ class Scheduler:
             request.table = self.pool.allocate(needed) or []
             request.slot = slot
             insort(running, request, key=_arrival)
-            batch.add(request, min(request.remaining, batch.tokens_left))
+            batch.add(request, request.remaining)
 
     def _fair_share(self, slot: int) -> int:
         """How many of all requests, waiting ones too, the slot should run so that no two slots differ by over one."""
