@@ -21,13 +21,14 @@ def search(
 ) -> Verdict:
     """Every interleaving of the model, breadth first, with the ranks taken in `order`.
 
-    `reduced` expands one rank a state where that is enough (see `reduction`); the caller chooses the order. `progress`
+    `reduced` expands one rank a state where that is enough (see `reduction`); the caller runs every order. `progress`
     is called once a level with the number of states and the depth; a search ends only with a level.
     """
     start = model.initial()
     parents: dict[State, tuple[State, Step] | None] = {start: None}
     touching = Touching(model) if reduced else None
     ranks = list(range(model.ranks)) if order is None else list(order)
+    closing = touching.closing(ranks) if touching else ()
     level = [start]
     transitions = depth = deadlocks = stops = 0
     found: Counterexample | None = None
@@ -35,7 +36,7 @@ def search(
         depth += 1
         following: dict[State, None] = {}
         for state in level:
-            moves = _moves(model, state, ranks, touching, lambda s: s in parents and s not in following)  # noqa: B023
+            moves = _moves(model, state, ranks, touching, closing)
             transitions += len(moves)
             for step, after in moves:
                 if isinstance(after, Broken):
@@ -61,16 +62,16 @@ def search(
 
 
 def _moves(
-    model: Model, state: State, ranks: Sequence[int], touching: Touching | None, known: Callable[[State], bool]
+    model: Model, state: State, ranks: Sequence[int], touching: Touching | None, closing: tuple[frozenset[str], ...]
 ) -> list[tuple[Step, State | Broken]]:
     if touching is not None:
         for rank in ranks:
-            if touching.touches(state, rank):
-                continue
             moves = list(model.successors(state, rank))
-            states = [after for _, after in moves if not isinstance(after, Broken)]
-            if moves and (not states or not all(known(after) for after in states)):
-                return moves
+            row = model.row_at(state, rank)
+            if moves and row is not None:
+                if row.name not in closing[rank] and not touching.touches(state, rank, row):
+                    return moves
+                break
     return [move for rank in ranks for move in model.successors(state, rank)]
 
 

@@ -1,8 +1,8 @@
 """Each rank alone as a finite automaton: what it does in each of its own states, and where that leads.
 
 Guards and effects are compiled to Python here, once a role, and evaluated once a local state; the kernels then only
-look up tables. Messages are closed over all ranks: a receive is answered for every message that some rank can post and whose
-expected fields fit, so the automata cover more than can be reached together, and never less.
+look up tables. Messages are closed over all ranks: a receive is answered for every message that some rank can post and
+whose expected fields fit, so the automata cover more than can be reached together, and never less.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Automaton:
 
     states: list[Local] = field(default_factory=list)
     numbers: dict[Local, int] = field(default_factory=dict)
+    row: list[int] = field(default_factory=list)
     kind: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     detail: list[int] = field(default_factory=list)
@@ -105,7 +106,7 @@ class _Closure:
         number = automaton.number(state)
         if number == size:
             self.work.append((rank, number))
-            for column in (automaton.kind, automaton.target, automaton.detail, automaton.handle):
+            for column in (automaton.row, automaton.kind, automaton.target, automaton.detail, automaton.handle):
                 column.append(0)
             automaton.successors.append([])
             if size >= self.limit:
@@ -117,8 +118,9 @@ class _Closure:
     def _fill(self, rank: int, number: int) -> None:
         automaton = self.automata[rank]
         state = automaton.states[number]
-        kind, target, detail, handle, after = self.programs[rank].at[int(state[0])](state)
-        automaton.kind[number], automaton.target[number], automaton.handle[number] = kind, target, handle
+        row, kind, target, detail, handle, after = self.programs[rank].at[int(state[0])](state)
+        automaton.row[number], automaton.kind[number] = row, kind
+        automaton.target[number], automaton.handle[number] = target, handle
         if kind == RECEIVE:
             shape, key, take = detail
             self._await_message(rank, number, target, shape, key, take)

@@ -97,7 +97,7 @@ def breadth_first(
     progress: Progress | None = None,
 ) -> Count:
     """All states, level by level. `memory` is in bytes; `threads` 0 is one a core; `deepest` ends after that level."""
-    threads = 1 if reduced else threads or os.cpu_count() or 1
+    threads = threads or os.cpu_count() or 1
     search = _Search(compiled, order, reduced, memory, threads)
     with ThreadPoolExecutor(threads) as pool:
         return search.run(pool, stop_at_first, keep_levels, deepest, progress)
@@ -120,19 +120,17 @@ class Worker:
 
 
 def expansion(
-    compiled: Compiled, w: Worker, states: Ints, low: int, high: int, order: Any, reduce_with: Ints | None = None
+    compiled: Compiled, w: Worker, states: Ints, low: int, high: int, order: Ints, reduced: bool = False
 ) -> tuple[Any, ...]:
-    """The arguments of `kernels.expand` for some rows; `reduce_with` is the table of a reduced search."""
-    reduced = reduce_with is not None
-    table = w.scratch if reduce_with is None else reduce_with
+    """The arguments of `kernels.expand` for some rows; `order` is from `Compiled.ordered`."""
     to = (w.out, w.filled, w.scratch, w.recent, w.counters, w.dead, w.broken)
-    return (*compiled.tables, states, low, high, np.asarray(order, np.int64), reduced, table, *to)
+    return (*compiled.tables, states, low, high, order, reduced, *to)
 
 
 class _Search:
     def __init__(self, compiled: Compiled, order: list[int], reduced: bool, memory: int, threads: int) -> None:
         self.compiled, self.reduced = compiled, reduced
-        self.order = np.array(order, np.int64)
+        self.order = compiled.ordered(order)
         self.store = Store(compiled.words, threads, memory)
         self.workers = [Worker(compiled, threads) for _ in range(threads)]
         self.count = Count()
@@ -188,37 +186,14 @@ class _Search:
 
     def _level(self, pool: ThreadPoolExecutor, level: Ints) -> tuple[Ints, bool]:
         """The next level, and whether memory sufficed for all of it."""
-        if self.reduced:
-            parts = list(self._whole(level))
-        elif len(self.workers) == 1:
-            parts = list(self._sweeps(level))
-        else:
-            parts = list(self._rounds(pool, level))
+        parts = list(self._sweeps(level) if len(self.workers) == 1 else self._rounds(pool, level))
         complete = all(part is not None for part in parts)
         following = np.concatenate([level[:0], *(part for part in parts if part is not None)])
         self.count.states += len(following)
         return following, complete
 
     def _arguments(self, worker: Worker, level: Ints, low: int, high: int) -> tuple[Any, ...]:
-        return expansion(
-            self.compiled, worker, level, low, high, self.order, self.store.tables[0] if self.reduced else None
-        )
-
-    def _whole(self, level: Ints) -> Iterator[Ints | None]:
-        """New states after a level, all expanded before any is inserted: what is new is judged at its beginning."""
-        worker, low, written = self.workers[0], 0, []
-        while low < len(level):
-            low = k.expand(*self._arguments(worker, level, low, len(level)))
-            written.append(worker.out[0, : worker.filled[0]].copy())
-            worker.filled[:] = 0
-        for states in written:
-            if not self.store.make_room(0, len(states)):
-                yield None
-                return
-            fresh = np.empty_like(states)
-            n = k.insert(self.store.tables[0], states, len(states), fresh, 0)
-            self.store.used[0] += n
-            yield fresh[:n]
+        return expansion(self.compiled, worker, level, low, high, self.order, self.reduced)
 
     def _sweeps(self, level: Ints) -> Iterator[Ints | None]:
         """New states after a level, found on one thread; None when memory ran out."""

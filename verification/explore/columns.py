@@ -12,7 +12,7 @@ KINDS = get_args(Kind)
 RANKS, WINDOW, TIMEOUTS, CHANNELS = range(4)  # globals: channels are the most that share a wire
 WORD, SHIFT, MASK = range(3)  # fields: ranks, then queues, then pairs
 KIND, TARGET, DETAIL, HANDLE, FIRST, SIZE, PASS, FLAGS = range(8)  # local states, see `automata`; successors in `after`
-HELD, TOUCHING, ADVANCES, TURNS = 1, 2, 4, 3  # bits of FLAGS; from place TURNS on the turns of collectives
+HELD, ALONE, CLOSING, ADVANCES, TURNS = 1, 2, 4, 8, 4  # bits of FLAGS; from place TURNS on turns of collectives
 EDGE_WIRE, EDGE_CHANNEL, SOURCE, SINK, TRANSPORT, CREDITS, CAPACITY = range(
     7
 )  # edges: channel is its place on the wire

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.verification.explore import kernels as k
 from headway.verification.explore.breadth import Count, Worker, expansion
-from headway.verification.explore.tables import Compiled
+from headway.verification.explore.tables import Compiled, Tables
 
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
@@ -23,7 +24,8 @@ def depth_first(
 ) -> tuple[Count, list[Ints]]:
     """Search depth first up to the first violation; the packed states on the way to it. `memory` is in bytes."""
     words, most = compiled.words, compiled.most_successors
-    worker = Worker(compiled, 1)
+    worker, ordered = Worker(compiled, 1), compiled.ordered(order)
+    worker.recent = worker.recent[:0]
     path, pool = np.empty((1 << 12, words), np.int64), np.empty((1 << 13, words), np.int64)
     start, table = np.zeros(1 << 12, np.int64), np.zeros((1 << 14, words), np.int64)
     pool[0] = compiled.initial()
@@ -31,12 +33,8 @@ def depth_first(
     at = np.array([1, 1, 0, 0], np.int64)
     outcome = _FULL
     while True:
-        (*tables, _, _, _, ranks, flag, _, out, filled, scratch, _, counters, dead, broken) = expansion(
-            compiled, worker, path, 0, 0, order, table if reduced else None
-        )
-        recent = worker.recent[:0]
-        state = (path, ranks, flag, table, out, filled, scratch, recent, counters, dead, broken)
-        outcome = k.depth_first(*tables, *state, pool, start, at, _BUDGET)
+        tables, (_, _, *buffers) = _split(expansion(compiled, worker, path, 0, 0, ordered, reduced))
+        outcome = k.depth_first(*tables, path, *buffers, table, pool, start, at, _BUDGET)
         if progress is not None:
             progress(int(at[2]), int(at[0]))
         if outcome in (0, 1):
@@ -64,21 +62,26 @@ def random_walk(
     The same seed walks the same way. States are counted as often as they are passed.
     """
     worker = Worker(compiled, 1)
+    worker.recent = worker.recent[:0]
     path = np.empty((longest, compiled.words), np.int64)
     path[0] = compiled.initial()
     generator = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x1234567) % (1 << 64) or 1)
     walked, length, found = 0, 1, False
-    order = list(range(compiled.model.ranks))
-    (*tables, _, _, _, ranks, flag, table, out, filled, scratch, _, counters, dead, broken) = expansion(
-        compiled, worker, path, 0, 0, order
+    tables, (_, _, *buffers) = _split(
+        expansion(compiled, worker, path, 0, 0, compiled.ordered(list(range(compiled.model.ranks))))
     )
-    buffers = (path, ranks, flag, table, out, filled, scratch, worker.recent[:0], counters, dead, broken)
     while walked < steps and not found:
-        length, found, taken, generator = k.walk(*tables, *buffers, generator, min(_BUDGET, steps - walked))
+        length, found, taken, generator = k.walk(*tables, path, *buffers, generator, min(_BUDGET, steps - walked))
         walked += int(taken)
         if progress is not None:
             progress(walked, int(length))
     return _count(worker, walked, int(length), False), [path[i].copy() for i in range(length)] if found else []
+
+
+def _split(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The tables, and what follows the states, of the arguments of `kernels.expand`."""
+    tables = len(Tables._fields)
+    return arguments[:tables], arguments[tables + 1 :]
 
 
 def _count(worker: Worker, states: int, depth: int, exhausted: bool) -> Count:

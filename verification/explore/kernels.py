@@ -15,12 +15,14 @@ import numpy as np
 from headway.verification.explore.automata import AWAIT, COLLECTIVE, END, MOVE, POST, PROBE, RECEIVE
 from headway.verification.explore.columns import (
     ADVANCES,
+    ALONE,
     BACK,
     BASE,
     BLOCKED,
     CANCELS,
     CAPACITY,
     CHANNELS,
+    CLOSING,
     CREDITS,
     DETAIL,
     EDGE_CHANNEL,
@@ -53,7 +55,6 @@ from headway.verification.explore.columns import (
     STASH,
     TARGET,
     TIMEOUTS,
-    TOUCHING,
     TRANSPORT,
     TURNS,
     WINDOW,
@@ -221,21 +222,6 @@ def shard_of(h, shards):
 
 
 @njit
-def contains(table, states, i, h):
-    """Whether a table has the state in row i."""
-    mask = table.shape[0] - 1
-    place = np.int64(h) & mask
-    while table[place, 0] != FREE:
-        same = True
-        for w in range(states.shape[1]):
-            same = same and table[place, w] == states[i, w]
-        if same:
-            return True
-        place = (place + 1) & mask
-    return False
-
-
-@njit
 def add(table, states, i, h):
     """Add the state in row i; whether it was new."""
     mask = table.shape[0] - 1
@@ -306,11 +292,12 @@ def _keep_least(states, i, least, counters, flag):
 @njit
 def expand(
     G, F, R, L, A, E, Q, C, B, P, M,
-    states, start, stop, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+    states, start, stop, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
 ):  # fmt: skip
     """Write the successors of rows start:stop to `out`, by shard.
 
-    With `reduced`, a state is expanded by the first rank of `order` for which that is enough, given what is in `table`.
+    With `reduced`, a state is expanded by the first rank of order[0] that has a step, if that is enough;
+    order[1] says whose closing steps are not.
     `recent` remembers successors written lately, which are left out; it may be empty. `dead` and `broken_at` get the
     least state that is stuck (or leaves something over) and that breaks a law. Returns the row at which it stopped for
     want of room.
@@ -333,7 +320,7 @@ def expand(
         alone = reduced
         turn = 0
         while turn < ranks:
-            rank = order[turn]
+            rank = order[0, turn]
             turn += 1
             number = _field(F, states, i, rank)
             s = R[rank] + number
@@ -342,7 +329,7 @@ def expand(
             size = 0  # successors in A from `first` on; -1: the rank stays where it is
             queue = aside = pair = -1  # fields that change with the rank's
             queue_change = aside_change = 0
-            if kind == END or (alone and L[s, FLAGS] & TOUCHING):
+            if kind == END:
                 pass
             elif kind == MOVE:
                 size = L[s, SIZE]
@@ -436,19 +423,13 @@ def expand(
                 n += 1
 
             if alone:
-                enough = n == 0 and broken > 0
-                for k in range(n):
-                    h = hash_state(scratch, k)
-                    if not contains(table, scratch, k, h):
-                        enough = True
-                        break
-                if enough:
+                if n + broken + stops == 0:
+                    continue
+                if L[s, FLAGS] & ALONE and not (L[s, FLAGS] & CLOSING and order[1, rank]):
                     break
-                n = broken = stops = 0
-                if turn == ranks:  # no rank alone is enough: all of them
-                    alone = False
-                    turn = 0
-                    counters[WIDENED] += 1
+                alone = False  # this step is not enough: those of all ranks
+                n = broken = stops = turn = 0
+                counters[WIDENED] += 1
 
         counters[TRANSITIONS] += n + broken + stops
         counters[STOPS] += stops
@@ -483,8 +464,8 @@ def expand(
 @njit
 def depth_first(
     G, F, R, L, A, E, Q, C, B, P, M,
-    path, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
-    pool, start, at, budget,
+    path, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
+    table, pool, start, at, budget,
 ):  # fmt: skip
     """Go on with a depth-first search whose stack is `path`; `pool[start[d]:]` are the successors of path[d] to come.
 
@@ -515,7 +496,7 @@ def depth_first(
         filled[0] = 0
         expand(
             G, F, R, L, A, E, Q, C, B, P, M,
-            path, depth, depth + 1, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+            path, depth, depth + 1, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
         )  # fmt: skip
         start[depth] = at[1]
         for row in range(filled[0] - 1, -1, -1):
@@ -530,7 +511,7 @@ def depth_first(
 @njit
 def walk(
     G, F, R, L, A, E, Q, C, B, P, M,
-    path, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+    path, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
     seed, steps,
 ):  # fmt: skip
     """Walk at random from path[0], anew at every end and when the path is full, for `steps` steps.
@@ -542,7 +523,7 @@ def walk(
         filled[0] = 0
         expand(
             G, F, R, L, A, E, Q, C, B, P, M,
-            path, depth, depth + 1, order, reduced, table, out, filled, scratch, recent, counters, dead, broken_at,
+            path, depth, depth + 1, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
         )  # fmt: skip
         if counters[HAS_DEADLOCK] or counters[HAS_BROKEN]:
             return depth + 1, True, taken, seed

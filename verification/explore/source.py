@@ -36,7 +36,7 @@ _HANDLES = {"keep": 0, "drop": 1, "overwrite": 2}
 
 @dataclass(frozen=True)
 class Program:
-    """`at[k](state)` says what the rank does at location k: (kind, target, detail, handle, states after)."""
+    """`at[k](state)` says what the rank does at location k: (row, kind, target, detail, handle, states after)."""
 
     initial: tuple[Value, ...]
     at: tuple[Callable[[Any], Any], ...]
@@ -110,7 +110,7 @@ class _Compiler:
                 self._take(row, locations)
         self.lines += [f"def at_{number}(s):", f"    {self._unpack()} = s"]
         if not rows:
-            self.lines.append("    return 7, 0, 0, 0, ()")
+            self.lines.append("    return -1, 7, 0, 0, 0, ()")
             return
         for i, row in enumerate(rows):
             self.lines.append(f"    r{i} = bool({self._expr(row.guard)})")
@@ -118,7 +118,9 @@ class _Compiler:
         self.lines += [f"    if {total} != 1:", f"        raise ValueError({f'guards at {name!r} overlap or miss'!r})"]
         for i, row in enumerate(rows):
             self.lines.append(f"    if r{i}:")
-            self.lines += [f"        {line}" for line in self._row(row, locations)]
+            index = self.role.rows.index(row)
+            body = [line.replace("return ", f"return {index}, ") for line in self._row(row, locations)]
+            self.lines += [f"        {line}" for line in body]
 
     def _row(self, row: Row, locations: dict[str, int]) -> list[str]:
         operation, network, to = row.operation, self.model.network, str(locations[row.to])

@@ -16,6 +16,8 @@ from headway.spec.language import static_value
 from headway.verification.explore.automata import GATE, POST, PROBE, RECEIVE, VIOLATION, Automata
 from headway.verification.explore.columns import (
     ADVANCES,
+    ALONE,
+    CLOSING,
     FIRST,
     FLAGS,
     HANDLE,
@@ -25,7 +27,6 @@ from headway.verification.explore.columns import (
     MASK,
     SIZE,
     TARGET,
-    TOUCHING,
     TURNS,
 )
 from headway.verification.explore.contents import Contents, enumerate_contents, follow
@@ -83,6 +84,11 @@ class Compiled:
         state[0] = MARK
         return state
 
+    def ordered(self, order: list[int]) -> Ints:
+        """An order of ranks for the kernels: the ranks, and by rank whether its closing steps count."""
+        closing = Touching(self.model).closing(order)
+        return np.array([order, [len(rows) > 0 for rows in closing]], np.int64)
+
     def unpack(self, state: Ints) -> State:
         """The state that a packed one stands for."""
         model = self.model
@@ -133,7 +139,7 @@ def compile_tables(automata: Automata) -> Compiled:
     network = model.network
     rank_base = _sums([len(a.states) for a in automata.ranks])
     locals_, after, most = _local_tables(automata)
-    locals_[:, FLAGS] |= TOUCHING * _touching(automata, rank_base, locals_, after)
+    locals_[:, FLAGS] |= _alone(automata, rank_base, locals_, after)
     width = max([1, *(len(w.channels) for w in network.wires)])
     contents, stash_edges = _contents(automata, rank_base, locals_, after, width)
     fields = [len(a.states) for a in automata.ranks] + [len(c.items) for c in contents] + [2] * len(network.pairs)
@@ -204,22 +210,24 @@ def _local_tables(automata: Automata) -> tuple[Array, Array, int]:
     return np.array(rows, np.int32), np.array(after or [0], np.int32), most
 
 
-def _touching(automata: Automata, rank_base: Ints, locals_: Array, after: Array) -> Array:
-    """For each local state whether its step touches, as `reduction.Touching.touches` says, for any message received."""
+def _alone(automata: Automata, rank_base: Ints, locals_: Array, after: Array) -> Array:
+    """For each local state the bits ALONE, if its step does not touch (for any message received), and CLOSING."""
     model, network = automata.model, automata.model.network
     facts = Touching(model)
     attempts = [edge for edge, attempted in facts.watched.items() if attempted]
     receives = [edge for edge, wire in enumerate(network.wire_of) if wire in facts.losing_wires]
     polls = [PROBE, GATE] if model.gate_timeouts else [PROBE]
-    touching = np.zeros(len(locals_), np.bool_)
-    for base, automaton in zip(rank_base, automata.ranks, strict=True):
+    alone = np.zeros(len(locals_), np.int32)
+    for rank, (base, automaton) in enumerate(zip(rank_base, automata.ranks, strict=True)):
         mine = locals_[base:][: len(automaton.states)]
         kind, target = mine[:, KIND], mine[:, TARGET]
         meets = ((kind == POST) & np.isin(target, [*facts.watched, *facts.losing])) | np.isin(kind, polls)
         meets |= (kind == RECEIVE) & np.isin(target, receives)
         standing = ((kind == POST) & np.isin(target, attempts)) | ((kind == RECEIVE) & np.isin(target, receives))
-        touching[base : base + len(mine)] = meets | _leading_to(mine, after, standing)
-    return touching.astype(np.int32)
+        closing = [i for i, row in enumerate(model.roles[rank].rows) if row.name in facts.closing_rows[rank]]
+        touches = meets | _leading_to(mine, after, standing)
+        alone[base : base + len(mine)] = ALONE * ~touches + CLOSING * np.isin(automaton.row, closing)
+    return alone
 
 
 def _leading_to(locals_: Array, after: Array, marked: Array) -> Array:

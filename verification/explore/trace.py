@@ -29,11 +29,11 @@ def path_to(compiled: Compiled, count: Count, *, order: list[int], reduced: bool
     path = [found.state]
     for level in reversed(count.levels[:-1]):
         level = level[np.lexsort(level.T[::-1])]
-        path.append(level[_predecessor(compiled, level, path[-1], order)].copy())
+        path.append(level[_predecessor(compiled, level, path[-1], compiled.ordered(order))].copy())
     return path[::-1]
 
 
-def _predecessor(compiled: Compiled, level: Ints, target: Ints, order: list[int]) -> int:
+def _predecessor(compiled: Compiled, level: Ints, target: Ints, order: Ints) -> int:
     """The first row of a level that leads to `target`, by halving the rows that can be it."""
     low, high = 0, len(level)
     while high - low > 1:
@@ -47,7 +47,7 @@ def _predecessor(compiled: Compiled, level: Ints, target: Ints, order: list[int]
     return low
 
 
-def _leads_to(compiled: Compiled, level: Ints, low: int, high: int, target: Ints, order: list[int]) -> bool:
+def _leads_to(compiled: Compiled, level: Ints, low: int, high: int, target: Ints, order: Ints) -> bool:
     worker = Worker(compiled, 1)
     while low < high:
         low = k.expand(*expansion(compiled, worker, level, low, high, order))
