@@ -18,6 +18,7 @@ from headway.kernels.tiles import Batch, chunk_tiles, decode_tiles
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _FEW = 16  # tokens; cuBLAS is slower for so few, and faster for more
+_FEW_BYTES = 128 << 10  # of shared memory that it takes to be faster
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,12 @@ class TritonKernels(Kernels):
         if self.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError(f"kernels: backend {self.name!r} needs a CUDA device; got {str(self.device)!r}")
         self.staging = Staging(self.device)
-        self._processors = 1
+        self._processors, self._few = 1, _FEW
         if self.device.type == "cuda":
-            self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+            properties = torch.cuda.get_device_properties(self.device)
+            self._processors = properties.multi_processor_count
+            if properties.shared_memory_per_multiprocessor < _FEW_BYTES:
+                self._few = 0
 
     def embed(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return triton_ops.embed(token_ids, table)
@@ -80,7 +84,7 @@ class TritonKernels(Kernels):
         return weight
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if x.shape[0] <= _FEW and x.dtype != torch.float32:
+        if x.shape[0] <= self._few and x.dtype != torch.float32:
             return triton_ops.skinny_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 

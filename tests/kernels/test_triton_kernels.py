@@ -235,7 +235,7 @@ def test_greedy_takes_the_first_largest(dtype, vocabulary):
 def test_draws_equal_the_reference(seed):
     """Same hash, same thresholds: the same token, peaked or flat, whatever the filters."""
     draw = Draw(seed, DTYPES[seed % 3])
-    rows, vocabulary = 24, [50, 5000, 9001, 700][seed]
+    rows, vocabulary = 14, [50, 5000, 9001, 700][seed]
     logits = draw.tensor(rows, vocabulary) * torch.logspace(-1, 1.3, rows, device=DEVICE)[:, None].to(draw.dtype)
     pick = [draw.number(0, 3) for _ in range(rows)]
     sampling = SamplingBatch.of(
