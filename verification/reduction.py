@@ -73,10 +73,11 @@ class Touching:
     def _needs(self, rank: int, other: int) -> bool:
         """Whether `rank` cannot go round for ever unless `other` does.
 
-        Each of its rounds receives from it or posts to it: posts without a receive fill the channel, unless they are lost.
+        Each of its rounds receives from it, or posts to it: posts fill the channel, unless they are lost.
         """
         rows = [row for row in self.model.roles[rank].rows if not self._meets(rank, row, other)]
-        return networkx.is_directed_acyclic_graph(networkx.DiGraph([(row.at, row.to) for row in rows]))
+        graph = networkx.DiGraph([(row.at, row.to) for row in rows])
+        return bool(networkx.is_directed_acyclic_graph(graph))
 
     def _meets(self, rank: int, row: Row, other: int) -> bool:
         network, operation = self.model.network, row.operation
