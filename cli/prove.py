@@ -38,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the named contracts")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--mutants", type=int, metavar="N", help="judge every N-th single edit of the table instead")
     parser.add_argument("--write", nargs="?", const=str(CERTIFICATES), metavar="FOLDER", help="write the certificates")
     parser.add_argument("--check", action="store_true", help="fail if the shipped certificates do not fit the table")
 
@@ -67,6 +68,8 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
         return USAGE_ERROR
     if arguments.check:
         return _check(protocol, list(contracts))
+    if arguments.mutants:
+        return _mutants(protocol, next(iter(contracts.values())), arguments.mutants)
     start = time.perf_counter()
     table = prove_table(protocol)
     proofs = {each: with_transports(protocol, table, transports) for each, transports in contracts.items()}
@@ -117,6 +120,31 @@ def _check(protocol: Protocol, names: list[str]) -> int:
     if failed:
         print("headway prove: run `headway prove --write` after a change of the table", file=sys.stderr)
     return failed
+
+
+def _mutants(protocol: Protocol, transports: dict[str, Transport], step: int) -> int:
+    """The mutation score: who refuses single edits of the table, and why the others are none."""
+    from collections import Counter
+
+    from headway.verification.prove.certificate import Cache
+    from headway.verification.prove.mutants import distinct, explain, judge
+
+    cache: Cache = {}
+    judged = [
+        (judge(mutant, changed, transports, cache), changed) for mutant, changed in list(distinct(protocol))[::step]
+    ]
+    by: Counter[str] = Counter()
+    for judgement, changed in judged:
+        names = [name for name in ("check", "proof", "run") if getattr(judgement, name)]
+        by[" and ".join(names) or "nobody"] += 1
+        if judgement.contradiction:
+            print(f"CONTRADICTION  {judgement.mutant.edit.text}: {judgement.run}")
+        elif not judgement.killed:
+            print(f"accepted  {judgement.mutant.edit.text}: {explain(protocol, changed, cache)}")
+    seconds = sorted(judgement.seconds for judgement, _ in judged)
+    print(f"{len(judged)} mutants; refused by " + ", ".join(f"{who} {count}" for who, count in by.most_common()))
+    print(f"proof: median {seconds[len(seconds) // 2] * 1000:.0f} ms, at most {seconds[-1] * 1000:.0f} ms")
+    return int(any(judgement.contradiction for judgement, _ in judged))
 
 
 def _print(protocol: Protocol, proofs: dict[str, Proof], seconds: float) -> None:

@@ -200,7 +200,7 @@ def obligations(protocol: Protocol) -> tuple[str, ...]:
     pairs = neighbours(protocol)
     followers = {role.name: None for role in protocol.roles if role.place in ("middle", "last")} if pairs else {}
     return (
-        *(f"well-formed: {role.name}" for role in protocol.roles),
+        *(f"{what}: {role.name}" for role in protocol.roles for what in ("well-formed", "of use")),
         *(f"matched: {pair.source.name} to {pair.sink.name}" for pair in pairs),
         *(f"settled: {name}" for name in followers),
         "progress",

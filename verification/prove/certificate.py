@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import chain
+from typing import TypeAlias
 
 import z3
 
@@ -13,12 +14,14 @@ from headway.spec.bounds import Count, differences, in_flight, lead
 from headway.spec.certificate import Certificate
 from headway.spec.language import SpecError, show
 from headway.spec.ordering import Neighbours, Ordering, linear
-from headway.spec.table import Protocol
+from headway.spec.table import Channel, Protocol, Role, gated_channels
 from headway.spec.transports import LAZY, POSTED, RENDEZVOUS, Transport, credits, stream_ordered
 from headway.verification.prove.acyclic import Acyclic, prove_acyclic
+from headway.verification.prove.facts import Fact
 from headway.verification.prove.matched import FromFirst, prove_matched
 from headway.verification.prove.meeting import Facts
 from headway.verification.prove.obligation import Finding, Obligation
+from headway.verification.prove.of_use import prove_of_use
 from headway.verification.prove.progress import prove_progress
 from headway.verification.prove.wellformed import prove_wellformed
 
@@ -81,18 +84,30 @@ class Proof:
         )
 
 
-def prove_table(protocol: Protocol) -> tuple[list[Obligation], Facts, FromFirst]:
-    """The obligations that do not depend on transports: well-formed and matched."""
+Cache: TypeAlias = dict[tuple[tuple[Channel, ...], Role, frozenset[str]], tuple[list[Obligation], tuple[Fact, ...]]]
+"""What was found of single roles, for tables that share some of them."""
+
+
+def prove_table(protocol: Protocol, cache: Cache | None = None) -> tuple[list[Obligation], Facts, FromFirst]:
+    """The obligations that do not depend on transports: well-formed, matched, progress."""
     obligations: list[Obligation] = []
-    facts = {}
+    facts: dict[str, tuple[Fact, ...]] = {}
+    known = {} if cache is None else cache
     for role in protocol.roles:
-        obligation, facts[role.name] = prove_wellformed(protocol, role)
-        obligations.append(obligation)
-    if not all(obligation.holds for obligation in obligations):
+        key = (protocol.channels, role, gated_channels(protocol))
+        if key not in known:
+            wellformed, found, walked = prove_wellformed(protocol, role)
+            both = [wellformed] if walked is None else [wellformed, prove_of_use(protocol, walked, found)]
+            known[key] = (both, found)
+        obligations += known[key][0]
+        facts[role.name] = known[key][1]
+    if not all(obligation.holds or obligation.apart for obligation in obligations):
         return obligations, facts, {}
     matched = prove_matched(protocol, facts)
-    progress = prove_progress(protocol, facts, matched)
-    return [*obligations, *matched.obligations, progress], facts, matched.from_first
+    obligations += matched.obligations
+    if all(obligation.holds for obligation in matched.obligations):
+        obligations.append(prove_progress(protocol, facts, matched))
+    return obligations, facts, matched.from_first
 
 
 def prove(protocol: Protocol, transports: Mapping[str, Transport]) -> Proof:
@@ -106,7 +121,7 @@ def with_transports(
     """The same, given what `prove_table` found."""
     obligations, facts, carried = table
     proof = Proof(protocol, transports, list(obligations), facts, carried)
-    if all(obligation.holds for obligation in obligations):
+    if all(obligation.holds or obligation.apart for obligation in obligations):
         proof.acyclic = prove_acyclic(protocol, transports)
         proof.obligations.append(proof.acyclic.obligation)
         if proof.acyclic.ordering is not None:

@@ -26,12 +26,16 @@ class Finding(NamedTuple):
 
 @dataclass
 class Obligation:
-    """One obligation: the statements that were proved of it, those that failed, and the time it took in seconds."""
+    """One obligation: the statements that were proved of it, those that failed, and the time it took in seconds.
+
+    The theorem does not rest on one that is `apart`; a certificate demands it all the same.
+    """
 
     name: str
     proved: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
+    apart: bool = False
 
     @property
     def holds(self) -> bool:

@@ -10,7 +10,7 @@ import z3
 
 from headway.spec.ordering import Neighbours, linear, neighbours
 from headway.spec.serving import LAUNCH, RETURNED_VOID, VOID, WILL_LAUNCH
-from headway.spec.table import Post, Protocol, Receive, Role
+from headway.spec.table import Local, Post, Protocol, Receive, Role
 from headway.verification.prove.matched import FromFirst, Matched
 from headway.verification.prove.meeting import Facts, Link, Meeting, amount
 from headway.verification.prove.obligation import Finding, Obligation, refute
@@ -20,7 +20,7 @@ from headway.verification.prove.walk import Pass, Rank, walk_pass
 
 def prove_progress(protocol: Protocol, facts: Facts, matched: Matched) -> Obligation:
     """One obligation for the whole table."""
-    obligation = Obligation("progress")
+    obligation = Obligation("progress", apart=True)
     with obligation.timed():
         _in_time(protocol, obligation)
         for pair in neighbours(protocol):
@@ -66,6 +66,11 @@ def _void_spreads(pair: Neighbours, meeting: Meeting, obligation: Obligation) ->
     ]
     if _declares(pair.source, VOID.name):
         claims.append((conj(left.after[VOID.name], negate(after[VOID.name])), "the void of the rank before is lost"))
+    unbroken = [z3.Not(left.after[VOID.name])] if _declares(pair.source, VOID.name) else []
+    for firing in right.firings.values():  # what a follower answers is whether it can do what was decided
+        if isinstance(firing.row.operation, Local):
+            unbroken += [term for term in firing.read.got.values() if z3.is_bool(term)]
+    claims.append((conj(*unbroken, after[VOID.name]), "void though every rank can do what was decided"))
     for bad, what in claims:
         model = refute(solver, bad)
         if model is not None:

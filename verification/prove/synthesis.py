@@ -229,8 +229,9 @@ def _runs(protocol: Protocol, transports: Mapping[str, Transport], sizes: tuple[
 # --- time --------------------------------------------------------------------------------------------------
 
 
-def timing(order: Ordering, costs: Costs, ranks: int = 4, passes: int = 24) -> tuple[float, float]:
+def timing(order: Ordering, costs: Costs, ranks: int = 4) -> tuple[float, float]:
     """Period of a pass and latency of one under full load, as longest paths through the waits of `ranks` ranks."""
+    passes = 4 * ranks * (ranks - 1)  # stalls recur every P or P - 1 passes
     protocol = order.protocol
     roles = [protocol.role_of(rank, ranks) for rank in range(ranks)]
     ends: dict[tuple[int, int, str], float] = {}
@@ -263,7 +264,7 @@ def timing(order: Ordering, costs: Costs, ranks: int = 4, passes: int = 24) -> t
             for location in steps_of(roles[rank]):
                 end(rank, number, location)
     half = passes // 2
-    period = (end(0, passes - 1, steps[-1]) - end(0, half, steps[-1])) / (passes - 1 - half)
+    period = (end(0, passes - 1, steps[-1]) - end(0, half - 1, steps[-1])) / half
     latency = end(0, half + ranks - 1, applied) - end(0, half, planned)
     return period, latency
 

@@ -93,6 +93,8 @@ def translate(expr: Expr, read: Reading) -> Term:
     if isinstance(expr, Param):
         return {"P": RANKS, "L": SLOTS, "R": read.rank}[expr.name]
     if isinstance(expr, Got):
+        if expr.field not in read.got:
+            raise SpecError(f"unknown field {expr.field!r}; known: {', '.join(read.got) or 'none'}")
         return read.got[expr.field]
     if isinstance(expr, Past):
         lag = z3.simplify(translate(expr.lag, read))

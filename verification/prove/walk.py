@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 import z3
 
 from headway.spec.language import Domain, Expr, SpecError
-from headway.spec.ordering import WireOperation, uses
+from headway.spec.ordering import Linear, WireOperation, linear, uses
 from headway.spec.table import Await, Collective, Gate, Local, Post, Probe, Protocol, Receive, Role, Row
 from headway.verification.prove.translate import (
     FALSE,
@@ -143,6 +143,7 @@ class Pass:
     firings: dict[str, Firing]
     faults: list[Fault]
     unsettled: list[Fault]  # handles held where the rank ends
+    misuses: list[Fault]  # registers read before they are written, or never
     advances: Term
     ends: Term
     after: Mapping[str, Term]  # variables when the pass advances
@@ -158,7 +159,9 @@ class Pass:
 
     def message(self, channel: str) -> Message:
         """The fields that this pass posts on a channel, provided that it posts."""
-        posts = self.of(Post, channel)
+        posts = [post for post in self.of(Post, channel) if not z3.is_false(post.when)]
+        if not posts:
+            return self.rank.any_message(channel, self.this_pass)
         merged = dict(posts[-1].fields)
         for firing in posts[-2::-1]:
             merged = {name: choose(firing.when, firing.fields[name], value) for name, value in merged.items()}
@@ -181,6 +184,7 @@ class _Walk:
         self.firings: dict[str, Firing] = {}
         self.faults: list[Fault] = []
         self.unsettled: list[Fault] = []
+        self.misuses: list[Fault] = []
         self.over: list[tuple[Term, State]] = []  # states in which the pass advances
         self.ended: list[tuple[Term, State]] = []
         rank.facts.append(slot_facts(this_pass))
@@ -206,6 +210,7 @@ class _Walk:
             self.firings,
             self.faults,
             self.unsettled,
+            self.misuses,
             after.reached,
             ends,
             after.variables,
@@ -226,6 +231,8 @@ class _Walk:
                 self._arrive(row, outcome.reached, outcome)
 
     def _arrive(self, row: Row, when: Term, state: State) -> None:
+        if row.advances or row.to == self.role.end:
+            self._unread(row, state)
         if row.advances:
             self.over.append((when, state))
         elif row.to == self.role.end:
@@ -247,6 +254,7 @@ class _Walk:
         when = conj(state.reached, TRUE if alone else translate(row.guard, read))
         held, done = dict(state.held), dict(state.done)
         fields: Message = {}
+        self._registers(row, when, done)
         if isinstance(operation, Local):
             for name, domain in operation.returns:
                 got[name] = z3.Const(f"{rank.tag}.{row.name}.{name}@{self.this_pass}", sort_of(domain))
@@ -261,6 +269,8 @@ class _Walk:
                 self._fault("handle custody", row, when, f"{operation.handle}s the handle of its post", "")
             fields = self._translated(operation.fields, read)
             for name, domain in self.protocol.channel(operation.channel).fields:
+                if name not in fields:
+                    raise SpecError(f"row {row.name!r}: posts on {operation.channel!r} without field {name!r}")
                 self._in_domain(row, name, fields[name], domain, read, when)
             self._fault(
                 "handle custody", row, conj(when, held[operation.channel]), "posts", "before the last is awaited"
@@ -274,13 +284,49 @@ class _Walk:
         elif isinstance(operation, Await):
             is_held = held.get(operation.channel, FALSE)
             self._fault("handle custody", row, conj(when, negate(is_held)), "awaits", "while no handle is held")
-            held[operation.channel] = FALSE
+            if operation.channel in held:
+                held[operation.channel] = FALSE
         elif isinstance(operation, Gate):
             taken = done.get(("receive", operation.channel), FALSE)
             self._fault("one message a pass", row, conj(when, taken), "gates", "after its receive")
         variables = {**state.variables, **self._effects(row, read, when)}
         self.firings[row.name] = Firing(row, when, state, read, fields)
         return State(when, variables, held, done)
+
+    def _registers(self, row: Row, when: Term, done: dict[tuple[str, str], Term]) -> None:
+        """What is read was written in this pass; what a control message brought or the model computed is read in it."""
+        operation = row.operation
+        reads: list[str] = []
+        if isinstance(operation, Local):
+            reads = [read for read in operation.reads if isinstance(read, str)]
+        elif isinstance(operation, Post):
+            channel = self.protocol.channel(operation.channel)
+            if channel.payload and (channel.path == "closing" or linear(channel.lag) == Linear()):
+                reads = [channel.payload]  # what is relayed in a later pass is older
+        for register in reads:
+            unwritten = negate(done.get(("written", register), FALSE))
+            finding = f"reads {register!r}, which this pass has not written"
+            self.misuses.append(Fault("registers", row.name, conj(when, unwritten), finding))
+            done["unread", register] = FALSE
+        if isinstance(operation, Local):
+            for register in operation.writes:
+                lost = conj(when, done.get(("unread", register), FALSE))
+                finding = f"writes {register!r} over what nobody has read"
+                self.misuses.append(Fault("registers", row.name, lost, finding))
+                done["written", register] = TRUE
+                if operation.nature == "compute":
+                    done["unread", register] = TRUE
+        elif isinstance(operation, Receive):
+            channel = self.protocol.channel(operation.channel)
+            done["written", channel.payload] = TRUE
+            if channel.kind == "control" and channel.payload:
+                done["unread", channel.payload] = TRUE
+
+    def _unread(self, row: Row, state: State) -> None:
+        for (kind, register), unread in state.done.items():
+            if kind == "unread":
+                finding = f"ends the pass in which {register!r} was received or computed and not read"
+                self.misuses.append(Fault("registers", row.name, conj(state.reached, unread), finding))
 
     def _translated(self, fields: tuple[tuple[str, Expr], ...], read: Reading) -> Message:
         return {name: translate(expr, read) for name, expr in fields}

@@ -5,8 +5,6 @@ All variable values, P and L are unbounded here; `spec.wellformed` checks the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import z3
 
 from headway.spec.language import SpecError, show
@@ -14,15 +12,7 @@ from headway.spec.table import Protocol, Role
 from headway.verification.prove.facts import Fact, end_of, inductive
 from headway.verification.prove.obligation import Finding, Obligation, in_words, refute
 from headway.verification.prove.translate import RANKS, SLOTS, Reading, Term, conj, disj, negate, translate
-from headway.verification.prove.walk import Pass, Rank, walk_pass
-
-
-@dataclass
-class Walked:
-    """One role's pass with any messages, and the facts that hold at the end of each of its passes."""
-
-    walked: Pass
-    facts: tuple[Fact, ...]
+from headway.verification.prove.walk import Fault, Pass, Rank, walk_pass
 
 
 def known_at_start(rank: Rank, this_pass: Term, facts: tuple[Fact, ...], about: list[Term]) -> list[Term]:
@@ -35,22 +25,21 @@ def known_at_start(rank: Rank, this_pass: Term, facts: tuple[Fact, ...], about: 
     return known
 
 
-def prove_wellformed(protocol: Protocol, role: Role) -> tuple[Obligation, tuple[Fact, ...]]:
-    """The obligation for one role, and the facts found on the way."""
+def prove_wellformed(protocol: Protocol, role: Role) -> tuple[Obligation, tuple[Fact, ...], Pass | None]:
+    """The obligation for one role, the facts found on the way, and the pass that was walked (None without one)."""
     obligation = Obligation(f"well-formed: {role.name}")
     with obligation.timed():
         _guards(protocol, role, obligation)
         if not obligation.holds:
-            return obligation, ()
+            return obligation, (), None
         try:
-            rank = Rank(protocol, role, "a")
-            walked = walk_pass(rank, z3.Int("n"))
+            walked = walk_pass(Rank(protocol, role, "a"), z3.Int("n"))
         except SpecError as error:
             obligation.findings.append(Finding("finite pass", (role.name,), str(error)))
-            return obligation, ()
+            return obligation, (), None
         facts = inductive(walked)
-        _faults(walked, facts, obligation)
-    return obligation, facts
+        refute_faults(walked, walked.faults, facts, obligation)
+    return obligation, facts, walked
 
 
 def _guards(protocol: Protocol, role: Role, obligation: Obligation) -> None:
@@ -87,15 +76,16 @@ def _guards(protocol: Protocol, role: Role, obligation: Obligation) -> None:
     obligation.proved.append(f"exactly one guard holds at each of {len(role.locations) - 1} locations")
 
 
-def _faults(walked: Pass, facts: tuple[Fact, ...], obligation: Obligation) -> None:
+def refute_faults(walked: Pass, faults: list[Fault], facts: tuple[Fact, ...], obligation: Obligation) -> None:
+    """Show that none of the faults can happen, or find those that can."""
     rank, role = walked.rank, walked.rank.role
     solver = z3.SolverFor("QF_UFLIA")
     solver.add(walked.this_pass >= 0, *known_at_start(rank, walked.this_pass, facts, []), *rank.facts)
-    if refute(solver, disj(*(fault.when for fault in walked.faults))) is None:
-        laws = dict.fromkeys(fault.law for fault in walked.faults)
-        obligation.proved += [f"{law}: {sum(f.law == law for f in walked.faults)} conditions" for law in laws]
+    if refute(solver, disj(*(fault.when for fault in faults))) is None:
+        laws = dict.fromkeys(fault.law for fault in faults)
+        obligation.proved += [f"{law}: {sum(f.law == law for f in faults)} conditions" for law in laws]
         return
-    for fault in walked.faults:
+    for fault in faults:
         model = refute(solver, fault.when)
         if model is not None:
             values = {v.name: rank.at_end_of(walked.this_pass - 1, v.name) for v in role.variables}
