@@ -50,12 +50,19 @@ class GlooOutgoing:
     def post(self, fields: tuple[int, ...], payload: Any) -> None:
         """Start sending; returns at once."""
         body = self._codec.encode(payload)
-        header = torch.tensor([body.numel(), *fields], dtype=torch.int64)
+        header = self._header(body.numel(), fields)
         if self._gate is not None:
             self._gate.attempt()
         self._send(header)
         if body.numel():
             self._send(body)
+
+    def _header(self, elements: int, fields: tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor([elements, *fields], dtype=torch.int64)
+
+    def forget(self) -> None:
+        """Drop the handle, as faulty tables do: gloo cancels what the peer has not posted a receive for."""
+        self._works.clear()
 
     def _send(self, tensor: torch.Tensor) -> None:
         work = dist.isend(tensor, self._peer, tag=self._tag)
