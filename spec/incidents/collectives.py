@@ -82,14 +82,15 @@ HANDLERS = (
     ),
     Incident(
         "handler-after-forward-busy",
-        "requests are forwarded first, with two batches in flight",
+        "requests are forwarded first, with a batch in flight",
         (12,),
         "sglang",
         (invitation(), FORWARD_FIRST, JOIN),
         dead("join", "receive output", cycle=(0, 1)),
         f"{A}, #633: rank 0 in the handler does not forward the output that rank 1 waits for",
-        busy(2),
+        busy(1),
         ranks=2,
+        note="The source says two busy slots; one is enough, if the invitation comes L passes after its launch.",
     ),
     Incident(
         "handler-at-end-busy",
