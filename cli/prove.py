@@ -129,7 +129,7 @@ def _mutants(protocol: Protocol, transports: dict[str, Transport], step: int) ->
     from headway.verification.prove.certificate import Cache
     from headway.verification.prove.mutants import distinct, explain, judge
 
-    cache: Cache = {}
+    cache = Cache()
     judged = [
         (judge(mutant, changed, transports, cache), changed) for mutant, changed in list(distinct(protocol))[::step]
     ]

@@ -21,7 +21,7 @@ from headway.verification.prove.unroll import LOADS, run
 
 TABLE = serving_table()
 POSTED_EVERYWHERE = contract(TABLE, "posted")
-CACHE: Cache = {}
+CACHE = Cache()
 CONTRACTS = (POSTED, POSTED, RENDEZVOUS, LAZY, stream_ordered(1))
 
 

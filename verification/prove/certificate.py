@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import chain
-from typing import TypeAlias
 
 import z3
 
@@ -18,7 +17,7 @@ from headway.spec.table import Channel, Protocol, Role, gated_channels
 from headway.spec.transports import LAZY, POSTED, RENDEZVOUS, Transport, credits, stream_ordered
 from headway.verification.prove.acyclic import Acyclic, prove_acyclic
 from headway.verification.prove.facts import Fact
-from headway.verification.prove.matched import FromFirst, prove_matched
+from headway.verification.prove.matched import FromFirst, Known, prove_matched
 from headway.verification.prove.meeting import Facts
 from headway.verification.prove.obligation import Finding, Obligation
 from headway.verification.prove.of_use import prove_of_use
@@ -84,15 +83,22 @@ class Proof:
         )
 
 
-Cache: TypeAlias = dict[tuple[tuple[Channel, ...], Role, frozenset[str]], tuple[list[Obligation], tuple[Fact, ...]]]
-"""What was found of single roles, for tables that share some of them."""
+@dataclass
+class Cache:
+    """What was found of single roles and of pairs of neighbours, for tables that share some of them."""
+
+    roles: dict[tuple[tuple[Channel, ...], Role, frozenset[str]], tuple[list[Obligation], tuple[Fact, ...]]] = field(
+        default_factory=dict
+    )
+    pairs: Known = field(default_factory=dict)
 
 
 def prove_table(protocol: Protocol, cache: Cache | None = None) -> tuple[list[Obligation], Facts, FromFirst]:
     """The obligations that do not depend on transports: well-formed, matched, progress."""
     obligations: list[Obligation] = []
     facts: dict[str, tuple[Fact, ...]] = {}
-    known = {} if cache is None else cache
+    cache = Cache() if cache is None else cache
+    known = cache.roles
     for role in protocol.roles:
         key = (protocol.channels, role, gated_channels(protocol))
         if key not in known:
@@ -103,7 +109,7 @@ def prove_table(protocol: Protocol, cache: Cache | None = None) -> tuple[list[Ob
         facts[role.name] = known[key][1]
     if not all(obligation.holds or obligation.apart for obligation in obligations):
         return obligations, facts, {}
-    matched = prove_matched(protocol, facts)
+    matched = prove_matched(protocol, facts, cache.pairs)
     obligations += matched.obligations
     if all(obligation.holds for obligation in matched.obligations):
         obligations.append(prove_progress(protocol, facts, matched))

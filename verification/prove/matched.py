@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import z3
 
@@ -41,8 +42,13 @@ class Matched:
     meetings: Mapping[Neighbours, Meeting]
 
 
-def prove_matched(protocol: Protocol, facts: Facts) -> Matched:
+Known: TypeAlias = dict[tuple[tuple[Channel, ...], Neighbours], tuple[Obligation, Meeting]]
+"""What was found of pairs of neighbours, for tables that share some of them."""
+
+
+def prove_matched(protocol: Protocol, facts: Facts, known: Known | None = None) -> Matched:
     """The obligation, given the facts that hold at the end of each role's passes."""
+    known = {} if known is None else known
     obligations = {
         pair: Obligation(f"matched: {pair.source.name} to {pair.sink.name}") for pair in neighbours(protocol)
     }
@@ -50,7 +56,12 @@ def prove_matched(protocol: Protocol, facts: Facts) -> Matched:
     for pair, obligation in obligations.items():
         if pair.path == "forward":
             with obligation.timed():
-                meetings[pair] = _prove_direct(protocol, pair, facts, obligation)
+                if (protocol.channels, pair) not in known:
+                    found = Obligation(obligation.name)
+                    known[protocol.channels, pair] = (found, _prove_direct(protocol, pair, facts, found))
+                direct, meetings[pair] = known[protocol.channels, pair]
+                obligation.proved += direct.proved
+                obligation.findings += direct.findings
     between = {pair: meeting.links[0].carried for pair, meeting in meetings.items()}
     from_first = carried_from_first(list(between.items()))
     for pair, obligation in obligations.items():

@@ -74,11 +74,8 @@ class Meeting:
 
     def indices(self) -> list[Term]:
         """The passes at which a history was read."""
-        found: list[Term] = []
-        for walked in self.passes:
-            for terms in walked.rank.used.values():
-                found += [term for term in terms if not any(term.eq(other) for other in found)]
-        return found
+        found = {term.get_id(): term for walked in self.passes for terms in walked.rank.used.values() for term in terms}
+        return list(found.values())
 
     def solver(self) -> z3.Solver:
         """A solver that knows all this."""

@@ -131,36 +131,39 @@ def _operator(kind: str, args: list[Term]) -> Term:
     return left + right if kind == "add" else left - right
 
 
+# The constants TRUE and FALSE are told by identity: asking Z3 each time costs more than all its answers.
+
+
 def same(left: Term, right: Term) -> Term:
     """That two terms are equal."""
-    return TRUE if left.eq(right) else left == right
+    return TRUE if left is right or left.eq(right) else left == right
 
 
 def negate(term: Term) -> Term:
     """Not, without double negation."""
-    if z3.is_true(term) or z3.is_false(term):
-        return FALSE if z3.is_true(term) else TRUE
+    if term is TRUE or term is FALSE:
+        return FALSE if term is TRUE else TRUE
     return term.arg(0) if z3.is_not(term) else z3.Not(term)
 
 
 def conj(*terms: Term) -> Term:
     """And, without trivial parts."""
-    if any(z3.is_false(term) for term in terms):
+    parts = [term for term in terms if term is not TRUE]
+    if any(term is FALSE for term in parts):
         return FALSE
-    parts = [term for term in terms if not z3.is_true(term)]
     return TRUE if not parts else parts[0] if len(parts) == 1 else z3.And(parts)
 
 
 def disj(*terms: Term) -> Term:
     """Or, without trivial parts."""
-    if any(z3.is_true(term) for term in terms):
+    parts = [term for term in terms if term is not FALSE]
+    if any(term is TRUE for term in parts):
         return TRUE
-    parts = [term for term in terms if not z3.is_false(term)]
     return FALSE if not parts else parts[0] if len(parts) == 1 else z3.Or(parts)
 
 
 def choose(condition: Term, then: Term, otherwise: Term) -> Term:
     """If-then-else, without trivial choices."""
-    if then.eq(otherwise) or z3.is_true(condition):
+    if then is otherwise or condition is TRUE:
         return then
-    return otherwise if z3.is_false(condition) else z3.If(condition, then, otherwise)
+    return otherwise if condition is FALSE else z3.If(condition, then, otherwise)

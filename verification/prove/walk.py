@@ -59,6 +59,7 @@ class Rank:
     tag: str
     facts: list[Term] = field(default_factory=list)
     used: dict[str, list[Term]] = field(default_factory=dict)  # pass ordinals at which a variable's history was read
+    _asked: dict[tuple[str, int], tuple[Term, Term]] = field(default_factory=dict)
 
     @cached_property
     def number(self) -> Term:
@@ -75,15 +76,21 @@ class Rank:
 
     def at_end_of(self, this_pass: Term, name: str) -> Term:
         """The value of a variable at the end of a pass; its initial value for a pass before the first."""
-        variable = self.role.variable(name)
+        asked = self._asked.get((name, this_pass.get_id()))
+        if asked is not None:
+            return asked[1]
         index = z3.simplify(this_pass)
-        value = z3.Function(f"{self.tag}.{name}", z3.IntSort(), sort_of(variable.domain))(index)
-        seen = self.used.setdefault(name, [])
-        if not any(index.eq(other) for other in seen):
-            seen.append(index)
+        key = (name, index.get_id())
+        if key not in self._asked:
+            variable = self.role.variable(name)
+            value = z3.Function(f"{self.tag}.{name}", z3.IntSort(), sort_of(variable.domain))(index)
+            self._asked[key] = (index, value)
+            self.used.setdefault(name, []).append(index)
             read = Reading({}, self.number, index, {}, lambda _, lag: lag, lambda _: FALSE)
             self.facts.append(within(value, variable.domain, read))
             self.facts.append(z3.Implies(index < 0, value == literal(variable.initial)))
+        value = self._asked[key][1]
+        self._asked[name, this_pass.get_id()] = (this_pass, value)  # the term is kept, so its number stays its own
         return value
 
     def any_message(self, channel: str, this_pass: Term) -> Message:
@@ -159,7 +166,7 @@ class Pass:
 
     def message(self, channel: str) -> Message:
         """The fields that this pass posts on a channel, provided that it posts."""
-        posts = [post for post in self.of(Post, channel) if not z3.is_false(post.when)]
+        posts = [post for post in self.of(Post, channel) if post.when is not FALSE]
         if not posts:
             return self.rank.any_message(channel, self.this_pass)
         merged = dict(posts[-1].fields)
@@ -339,13 +346,13 @@ class _Walk:
 
     def _in_domain(self, row: Row, name: str, value: Term, domain: Domain, read: Reading, when: Term) -> None:
         allowed = within(value, domain, read)
-        if not z3.is_true(allowed):
+        if allowed is not TRUE:
             finding = f"{name} leaves its domain"
             self.faults.append(Fault("domains", row.name, conj(when, negate(allowed)), finding))
 
     def _fault(self, law: str, row: Row, when: Term, verb: str, why: str) -> None:
         channel = row.operation.channel if isinstance(row.operation, Post | Receive | Await | Gate) else ""
-        if not z3.is_false(when):
+        if when is not FALSE:
             self.faults.append(Fault(law, row.name, when, f"{verb} on {channel!r} {why}"))
 
     def _once(self, verb: str, row: Row, channel: str, when: Term, done: dict[tuple[str, str], Term]) -> None:
