@@ -197,7 +197,7 @@ def take_hidden_states(steps: Steps) -> None:
 
 
 def post_hidden_states(steps: Steps, when: Expr) -> None:
-    """After the output exchange: before it, a tensor channel that is a rendezvous would close a cycle."""
+    """After the output exchange: before it, tensor and output channels that are both a rendezvous close a cycle."""
     steps.do("post hidden states", Post("proxy", (("pass", PASS), ("digest", digest))), when=when)
 
 
