@@ -12,6 +12,7 @@ from typing import Any
 import relay
 import torch
 
+from headway.engine.loop import compile_program
 from headway.engine.wires import (
     SLOTS,
     ControlCodec,
@@ -39,7 +40,7 @@ from headway.engine.wires import (
     leave_group,
     probe,
 )
-from headway.engine.wiring import CUDA, Tools, make_pipes
+from headway.engine.wiring import CUDA, Tools, Wiring, make_pipes
 from headway.spec.serving import serving_table
 
 WIDTH = 8
@@ -288,14 +289,30 @@ def stand_ins(directory: Path) -> Tools:
     )
 
 
-def production_table(rank: int, ranks: int, directory: Path, devices: list[str], passes: int) -> Any:
-    """The production table over the wires that `devices` ask for; numbers that were wrong, and outputs."""
-    pipes = directory / "pipes"
+def await_pipes(rank: int, directory: Path, devices: list[str]) -> None:
+    """Rank 0 makes what the launcher of a pipeline makes; the others wait for it."""
+    made_all = directory / "pipes"
     if rank == 0:
         make_pipes(serving_table(), devices, directory)
-        pipes.touch()
-    while not pipes.exists():
+        made_all.touch()
+    while not made_all.exists():
         time.sleep(0.001)
+
+
+def connected(rank: int, ranks: int, directory: Path, devices: list[str], capacities: list[int]) -> Any:
+    """The boot table alone: the capacity that each rank goes on with."""
+    await_pipes(rank, directory, devices)
+    program = compile_program(serving_table(), rank, ranks, ranks)
+    codecs = {"proxy": TensorCodec(WIDTH, torch.float32)}
+    join_group(directory, rank, ranks)
+    found = Wiring(program, codecs, devices, directory, 8, stand_ins(directory)).connect(capacities[rank])
+    leave_group()
+    return found
+
+
+def production_table(rank: int, ranks: int, directory: Path, devices: list[str], passes: int) -> Any:
+    """The production table over the wires that `devices` ask for; numbers that were wrong, and outputs."""
+    await_pipes(rank, directory, devices)
     tools = CUDA if devices[0] == "cpu" else stand_ins(directory)
     result = relay.run_rank(rank, devices, directory, relay.Load(passes=passes, rows=32, width=WIDTH), tools)
     return result.wrong, result.outputs

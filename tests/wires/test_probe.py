@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from headway.engine.wires import ContractError, IncomingTrial, OutgoingTrial, PipeReader, PipeWriter, probe
+from headway.engine.wires.probe import QUIET
 from headway.spec.language import TRUE, Bool
 from headway.spec.table import Await, Channel, Local, Post, Protocol, Receive, Role, Row
 from headway.spec.transports import (
@@ -35,6 +37,7 @@ class MemoryWire:
         self._sent: list[Any] = []
         self._taken = self._reserved = 0
         self._receiving = self._opened = False
+        self.delay = 0.0
 
     def _until(self, ready: Any) -> None:
         with self._change:
@@ -52,6 +55,7 @@ class MemoryWire:
             self._change.notify_all()
 
     def wait(self) -> None:
+        time.sleep(self.delay)
         if self._behaviour.kind == "stream_ordered":
             return
         message = len(self._sent) - 1
@@ -72,11 +76,12 @@ class MemoryWire:
             return self._sent[self._taken - 1]  # type: ignore[no-any-return]
 
 
-def probed(tmp_path, declared: Transport, behaviour: Transport, patience: float = 10.0):
+def probed(tmp_path, declared: Transport, behaviour: Transport, patience: float = 10.0, delay: float = 0.0):
     """Probe one wire between two threads; what the sender's probe returned or raised."""
     path = tmp_path / "go"
     os.mkfifo(path)
     wire, go = MemoryWire(declared, behaviour), PipeReader(path)
+    wire.delay = delay
 
     def receive() -> None:
         with contextlib.suppress(ConnectionError):  # the sender has found a lie
@@ -116,6 +121,11 @@ def test_an_honest_wire_passes(tmp_path, contract):
 def test_a_wire_that_breaks_its_contract_stops_the_launch(tmp_path, declared, behaviour):
     with pytest.raises(ContractError, match=r"the wire declares the contract .* measured"):
         probed(tmp_path, declared, behaviour, patience=0.2)
+
+
+def test_an_await_that_returns_a_moment_later_is_found_too(tmp_path):
+    with pytest.raises(ContractError):
+        probed(tmp_path, POSTED, credits(1), delay=QUIET / 3)
 
 
 def _sender_alone(contract: Transport) -> tuple[int, int]:

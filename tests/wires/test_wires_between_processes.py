@@ -59,3 +59,8 @@ def test_the_production_table_runs_over_every_kind_of_wire(run_ranks, devices):
     outcomes = run_ranks("production_table", ranks=len(devices), devices=devices, passes=40)
     assert [wrong for wrong, _ in outcomes] == [0] * len(devices)
     assert outcomes[0][1] == 40
+
+
+def test_the_rank_that_plans_learns_the_least_capacity_of_all(run_ranks):
+    devices = ["cuda:0", "cuda:0", "cuda:1"]
+    assert run_ranks("connected", ranks=3, devices=devices, capacities=[7, 9, 5]) == [5, 7, 5]
