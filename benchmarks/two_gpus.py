@@ -29,6 +29,7 @@ from ranks import Answer, Ranks
 from relay import Load
 
 from headway.engine.messages import Submit
+from headway.engine.placement import place_ranks
 from headway.engine.wires import Pair, join_group
 from headway.spec.catalog import load_table
 from headway.spec.transports import LAZY, POSTED, alone
@@ -153,7 +154,7 @@ def tokens(devices: Sequence[str], stand_in: bool) -> bool:
             found.append([answer.tokens for answer in ranks.generate(asked)])
             ranks.close()
     differ = sum(one != two for one, two in zip(*found, strict=True))
-    say(f"greedy tokens, two ranks against one: {differ} of {len(asked)} requests differ")
+    say(f"greedy tokens, {len(devices)} ranks against one: {differ} of {len(asked)} requests differ")
     return differ == 0
 
 
@@ -196,7 +197,7 @@ def speed(devices: Sequence[str], stand_in: bool, shape: str) -> bool:
             ranks.generate(requests(8, SHAPES[shape][0], 128, 8, seed=1))
             for count in (1, 4) if stand_in else (1, 64, 256):
                 asked = requests(count, SHAPES[shape][0], 512, output, seed=2)
-                busy = None if stand_in else Busy(len(placed))
+                busy = None if stand_in else Busy(len(set(placed)))
                 start = time.perf_counter()
                 answers = ranks.generate(asked)
                 seconds = time.perf_counter() - start
@@ -244,15 +245,19 @@ def main() -> int:
     sections = ("first-post", "credits", "tokens", "speed", "kill")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b")
+    parser.add_argument("--devices", default="cuda:0,cuda:1", help="one a rank; ranks on one GPU use CUDA IPC")
     parser.add_argument("--stand-in", action="store_true", help="CPUs and gloo, to test this script")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.sections if name not in sections]
     if unknown:
         parser.error(f"section {unknown[0]!r}; allowed: {', '.join(sections)}")
     stand_in = arguments.stand_in
-    if not stand_in and torch.cuda.device_count() < 2:
-        parser.error(f"{torch.cuda.device_count()} GPU(s) are visible; allowed: 2 or more, or --stand-in")
-    devices = ["cpu", "cpu"] if stand_in else ["cuda:0", "cuda:1"]
+    try:
+        names = "cpu" if stand_in else arguments.devices
+        devices = place_ranks(names, 2 if stand_in else len(names.split(",")), torch.cuda.device_count())
+    except ValueError as error:
+        parser.error(f"{error}; or --stand-in")
+    over_nccl = stand_in or (len(devices) == 2 and devices[0] != devices[1])
     versions = f"torch {torch.__version__}"
     if not stand_in:
         versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name(0)}"
@@ -260,6 +265,9 @@ def main() -> int:
     say(f"{versions}; tables {tables}")
     good = True
     for name in arguments.sections or sections:
+        if name in ("first-post", "credits") and not over_nccl:
+            say(f"--- {name}: left out, since NCCL joins two ranks on two GPUs only")
+            continue
         say(f"--- {name}")
         if name == "speed":
             good &= speed(devices, stand_in, arguments.shape)
