@@ -21,6 +21,7 @@ from random import Random
 
 import torch
 import transformers
+from ranks import Ranks
 
 from headway.engine.messages import Sampling, Submit
 from headway.engine.offline import LLM
@@ -217,6 +218,36 @@ def memory(bench: Bench) -> tuple[bool, str]:
     return False, "a share of 0.1% was taken"
 
 
+def pipeline(bench: Bench) -> tuple[bool, str]:
+    """Two and four ranks on this GPU, with graphs, under load: one rank's tokens, and traces as the table has it."""
+    requests = bench.requests(256)
+    expected = tokens_of(bench.llm(), requests)
+    words, holds = [], True
+    for ranks in (2, 4):
+        traces = bench.folder / f"traces{ranks}"
+        traces.mkdir()
+        group = Ranks(
+            str(bench.family("qwen3")),
+            ["cuda:0"] * ranks,
+            pages=4096,
+            max_context=CONTEXT,
+            max_batch_tokens=256,
+            max_batch_rows=32,
+            dtype="float32",
+            kernels=bench.kernels,
+            traces=str(traces),
+        )
+        try:
+            answers = group.generate(requests)
+        finally:
+            group.close()
+        count = differing(expected, [answer.tokens for answer in answers])
+        conformance = conform(load_table("serving"), traces)
+        holds &= count == 0 and conformance.holds
+        words.append(f"{ranks} ranks: {count} differ, {conformance.words()}")
+    return holds, "; ".join(words)
+
+
 def free_memory() -> None:
     """Give back what engines no longer in use hold; a compiled table and its bindings refer to one another."""
     gc.collect()
@@ -228,6 +259,7 @@ CHECKS: dict[str, Callable[[Bench], tuple[bool, str]]] = {
     "same-tokens": same_tokens,
     "load": load,
     "preemption": preemption,
+    "pipeline": pipeline,
     "memory": memory,
 }
 

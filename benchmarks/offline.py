@@ -172,6 +172,33 @@ def run_case(case: str, llm: LLM, limits: Limits, repeat: int) -> str:
     )
 
 
+def profile(case: str, llm: LLM) -> None:
+    """Print where the device's time goes in a case: kernels by total time, and the share of the time it is busy."""
+    kind, _, size = case.partition("-")
+    lengths = {
+        "decode": lambda: [(1024, 64)] * int(size),
+        "prefill": lambda: {"2k": [(2048, 1)], "8k": [(8192, 1)], "32x2k": [(2048, 1)] * 32}[size],
+        "set": offline_set,
+    }[kind]()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        seconds = timed(llm, lengths)
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy, reached = 0.0, 0.0
+    for begin, end in spans:
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    print(f"profile of {case}: {llm.gauges.passes} passes in {seconds:.2f} s, the device busy {busy / 1e6:.2f} s")
+    rows = sorted(profiler.key_averages(), key=lambda row: -row.self_device_time_total)
+    for row in rows[:16]:
+        total, count = row.self_device_time_total, row.count
+        print(f"{total / 1e3:10.1f} ms {count:8} x {total / count:9.1f} us  {row.key[:110]}")
+
+
 def main() -> None:
     """Run the cases and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -185,6 +212,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=0, help="KV pages; 0: as many as fit")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="also profile each case")
     arguments = parser.parse_args()
     machine = Machine()
     if torch.cuda.is_available():
@@ -212,6 +240,8 @@ def main() -> None:
     limits = Limits(llm, machine)
     for case in arguments.cases:
         print(run_case(case, llm, limits, arguments.repeat), flush=True)
+        if arguments.profile:
+            profile(case, llm)
 
 
 if __name__ == "__main__":
