@@ -74,7 +74,7 @@ def communication(path: Path, tree: ast.AST) -> list[str]:
         return []
     modules = [module for _, module in imports(tree)]
     found = [f"{name(path)} imports {module}" for module in modules if module.startswith("torch.distributed")]
-    by_zmq = any(module.split(".")[0] == "zmq" for module in modules)
+    others = any(module.split(".")[0] in ("zmq", "multiprocessing") for module in modules)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name):
             word = node.attr if isinstance(node, ast.Attribute) else node.id
@@ -82,7 +82,7 @@ def communication(path: Path, tree: ast.AST) -> list[str]:
                 found.append(f"{name(path)}:{node.lineno} uses {word}")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             word, owner = node.func.attr, dotted(node.func.value)
-            if word in ("send", "recv", "barrier") and not by_zmq and not owner.endswith("desk"):
+            if word in ("send", "recv", "barrier") and not others and not owner.endswith("desk"):
                 found.append(f"{name(path)}:{node.lineno} calls {word}")
             # Whoever waits in the loop's world waits for the outside world alone.
             if word == "wait" and name(path).startswith(FREE_OF_BRANCHES) and owner != "self._desk":

@@ -1,4 +1,4 @@
-"""How a pipeline of real processes ends: on signals, when a rank dies, when a table is wrong, when nothing can start."""
+"""How real pipelines end: on signals, when a rank dies, when a table is wrong, when nothing can start."""
 
 from __future__ import annotations
 

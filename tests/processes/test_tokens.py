@@ -30,7 +30,7 @@ def until_stop(tokens: list[int]) -> list[int]:
     scope="module", params=[pytest.param(each, marks=pytest.mark.xdist_group(f"pp{each}")) for each in RANKS]
 )
 def pipeline(servers, request):
-    """A server with 1, 2, 3 or 4 ranks, whose passes of 40 tokens hold the truth's prompt and cut those of a hundred."""
+    """A server with 1 to 4 ranks, whose passes of 40 tokens hold the truth's prompt and cut those of a hundred."""
     served = servers.get("--pp", str(request.param), "--max-batch-tokens", "40", "--kv-pages", "256")
     assert len(served.ranks) == request.param
     return served

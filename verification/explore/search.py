@@ -70,7 +70,8 @@ def explore(
         verdict = _joined(verdict, count, found)
         if found is not None and stop_at_first:
             break
-    assert verdict is not None
+    if verdict is None:
+        raise SpecError("there is no order of ranks to search")
     if not verdict.exhausted and verdict.holds:
         notes.append(f"not exhausted: {verdict.states:,} states")
     return Verdict(**{**vars(verdict), "notes": tuple(notes)})

@@ -16,7 +16,6 @@ from headway.spec.language import (
     Identity,
     Op,
     Param,
-    PassNumber,
     Past,
     Posted,
     Range,
@@ -191,7 +190,8 @@ class _Compiler:
 
     def _take(self, row: Row, locations: dict[str, int]) -> None:
         operation = row.operation
-        assert isinstance(operation, Receive)
+        if not isinstance(operation, Receive):
+            raise SpecError(f"row {row.name!r} receives nothing")
         fields = [f"g_{name}" for name, _ in self.model.protocol.channel(operation.channel).fields]
         self.lines += [f"def take_{self.role.rows.index(row)}(s, m):", f"    {self._unpack()} = s"]
         if fields:
@@ -223,7 +223,6 @@ class _Compiler:
             return f"{low} <= {value} <= {high}"
         if isinstance(domain, Identity):
             return f"0 <= {value} < {domain.model_values}"
-        assert isinstance(domain, PassNumber)
         return f"0 <= {value} < {self.model.window}"
 
     # --- expressions -----------------------------------------------------------------------------------------
