@@ -160,8 +160,11 @@ class Kernels(abc.ABC):
         """A plan for graphs that decode `batch` sequences of up to `pages` pages each; see `GraphPlan`."""
 
     @abc.abstractmethod
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
-        """Causal softmax(q k^T / sqrt(D)) v over the planned pages; queries [T, H, D] give [T, H * D]."""
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, out: Tensor | None = None
+    ) -> Tensor:
+        """Causal softmax(q k^T / sqrt(D)) v over the planned pages: queries [T, H, D] give [T, H * D], in `out` if given.
+        """
 
     @abc.abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:

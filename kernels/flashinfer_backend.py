@@ -76,10 +76,12 @@ class FlashInferKernels(TritonKernels):
         prompts = self._plan_prompts(query_starts[first:], context_lengths[first:], block_tables[first:], shape)
         return _Plan(shape, decodes, prompts)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, out: Tensor | None = None
+    ) -> Tensor:
         if not isinstance(plan, _Plan):
-            return super().attend(queries, keys, values, plan)
-        out = torch.empty_like(queries)
+            return super().attend(queries, keys, values, plan, out)
+        out = torch.empty_like(queries) if out is None else out.view(queries.shape)
         if plan.decodes is not None:
             self.attend_tiles(queries, keys, values, out, plan.decodes)
         self._run(plan.prompts, queries, keys, values, out, plan.shape)

@@ -154,12 +154,14 @@ class ReferenceKernels(Kernels):
     def plan_graph(self, batch: int, pages: int, shape: AttentionShape) -> GraphPlan:
         return _GraphPlan(self, batch, pages, shape)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, out: Tensor | None = None
+    ) -> Tensor:
         if isinstance(plan, _GraphPlan):
             plan = plan.inner
         if not isinstance(plan, _Plan):
             raise TypeError(f"attention plan of another backend: {type(plan).__name__}")
-        result = torch.empty_like(queries)
+        result = torch.empty_like(queries) if out is None else out.view(queries.shape)
         for chunk in plan.chunks:
             seen, carried = (_gather(cache, chunk.pages, 1, chunk.context) for cache in (keys, values))
             attended = F.scaled_dot_product_attention(

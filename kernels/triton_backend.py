@@ -139,12 +139,14 @@ class TritonKernels(Kernels):
         """How many tiles more than sequences fill the device: four programs for each multiprocessor."""
         return max(1, 4 * self._processors // shape.kv_heads)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, out: Tensor | None = None
+    ) -> Tensor:
         if isinstance(plan, _GraphPlan):
             plan = plan.inner
         if not isinstance(plan, TilePlan):
             raise TypeError(f"attention plan of another backend: {type(plan).__name__}")
-        out = torch.empty_like(queries)
+        out = torch.empty_like(queries) if out is None else out.view(queries.shape)
         self.attend_tiles(queries, keys, values, out, plan)
         return out.flatten(1)
 

@@ -107,30 +107,67 @@ class Stage:
 
         Gives [T, hidden] for the next stage, or on the last one the final norm [S, hidden] of `batch.logit_rows`.
         """
-        kernels, eps = self.kernels, self.config.rms_eps
+        queries, residual = self.enter(batch, cache, hidden)
+        for index in range(1, self.span.layers):
+            attended = self.attend(index - 1, queries, cache, plan)
+            queries, residual = self.between(index, attended, residual, batch, cache)
+        attended = self.attend(self.span.layers - 1, queries, cache, plan)
+        return self.leave(attended, residual, batch.logit_rows)
+
+    # The pieces of `trunk` around the attention of each layer, counted from 0 in this stage, and that attention.
+
+    def enter(self, batch: StageBatch, cache: KvCache, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Up to the first attention: its queries [T, H, D], and the residual [T, hidden]."""
         residual = self._input(batch, hidden)
-        delta: Tensor | None = None  # what the last block adds to the residual, kept apart for the fused add and norm
-        for layer, keys, values in zip(self.weights.layers, cache.keys, cache.values, strict=True):
-            if delta is None:
-                x = kernels.rms_norm(residual, layer.input_norm, eps)
-            else:
-                x, residual = kernels.add_rms_norm(delta, residual, layer.input_norm, eps)
-            qkv = kernels.linear(x, layer.qkv, layer.qkv_bias)
-            queries = kernels.rope_write(
-                qkv, batch.positions, self.rotary, batch.write_slots, keys, values, layer.head_norms, eps
-            )
-            delta = kernels.linear(kernels.attend(queries, keys, values, plan), layer.output)
-            x, residual = kernels.add_rms_norm(delta, residual, layer.ffn_norm, eps)
-            delta = kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down)
-        if delta is None:
-            raise ValueError("stage: no layers")
+        x = self.kernels.rms_norm(residual, self.weights.layers[0].input_norm, self.config.rms_eps)
+        return self._queries(0, x, batch, cache), residual
+
+    def attend(
+        self, index: int, queries: Tensor, cache: KvCache, plan: AttentionPlan, out: Tensor | None = None
+    ) -> Tensor:
+        """The attention of layer `index`: [T, H * D], in `out` if given."""
+        return self.kernels.attend(queries, cache.keys[index], cache.values[index], plan, out)
+
+    def between(
+        self, index: int, attended: Tensor, residual: Tensor, batch: StageBatch, cache: KvCache
+    ) -> tuple[Tensor, Tensor]:
+        """From the attention before that of layer `index` to that one: its queries, and the residual."""
+        delta, residual = self._feed_forward(index - 1, attended, residual)
+        norm = self.weights.layers[index].input_norm
+        x, residual = self.kernels.add_rms_norm(delta, residual, norm, self.config.rms_eps)
+        return self._queries(index, x, batch, cache), residual
+
+    def leave(self, attended: Tensor, residual: Tensor, rows: Tensor | None) -> Tensor:
+        """From the last attention to what `trunk` gives."""
+        delta, residual = self._feed_forward(self.span.layers - 1, attended, residual)
         if self.weights.final_norm is None:
             return residual + delta
-        if batch.logit_rows is not None:
-            if not len(batch.logit_rows):
+        if rows is not None:
+            if not len(rows):
                 return residual[:0]
-            delta, residual = delta.index_select(0, batch.logit_rows), residual.index_select(0, batch.logit_rows)
-        return kernels.add_rms_norm(delta, residual, self.weights.final_norm, eps)[0]
+            delta, residual = delta.index_select(0, rows), residual.index_select(0, rows)
+        return self.kernels.add_rms_norm(delta, residual, self.weights.final_norm, self.config.rms_eps)[0]
+
+    def _queries(self, index: int, x: Tensor, batch: StageBatch, cache: KvCache) -> Tensor:
+        layer = self.weights.layers[index]
+        qkv = self.kernels.linear(x, layer.qkv, layer.qkv_bias)
+        return self.kernels.rope_write(
+            qkv,
+            batch.positions,
+            self.rotary,
+            batch.write_slots,
+            cache.keys[index],
+            cache.values[index],
+            layer.head_norms,
+            self.config.rms_eps,
+        )
+
+    def _feed_forward(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """What the block adds to the residual, kept apart for the fused add and norm that follows; the residual."""
+        kernels, layer = self.kernels, self.weights.layers[index]
+        delta = kernels.linear(attended, layer.output)
+        x, residual = kernels.add_rms_norm(delta, residual, layer.ffn_norm, self.config.rms_eps)
+        return kernels.linear(kernels.silu_mul(kernels.linear(x, layer.gate_up)), layer.down), residual
 
     def _input(self, batch: StageBatch, hidden: Tensor | None) -> Tensor:
         if self.weights.embedding is not None:

@@ -8,14 +8,14 @@ import torch
 
 from headway.engine.messages import Sampling
 from headway.engine.scheduling import Limits, Member
-from headway.engine.workers.graphs import ladder
+from headway.engine.workers.graphs import decode_ladder, prompt_ladder
 from headway.engine.workers.worker import Worker
 from headway.kernels import load_kernels
 from headway.models import Checkpoint, Stage, StageSpan, allocate_kv_cache, kv_bytes_per_page
 
 _GIB = 2.0**30
+_PER_GRAPH = 256 << 10  # bytes of a GPU that a graph takes beside the memory that all share
 _OUTSIDE = 1 << 30  # bytes of a GPU that no allocator of ours sees: context, libraries, compiled kernels
-_PER_GRAPH = 16 << 20  # bytes that a graph takes beside the memory that all share
 
 
 class DeviceMemoryError(RuntimeError):
@@ -41,13 +41,17 @@ def build_worker(
     if not pages and not on_gpu:
         raise ValueError("pages is 0; only a GPU's memory is measured, elsewhere there must be at least 1")
     backend = load_kernels(kernels, device)
-    sizes = ladder(limits.max_batch_rows) if graphs and on_gpu and backend.graphs else []
+    graphs = graphs and on_gpu and backend.graphs
+    decodes, prompts = (
+        (decode_ladder(limits.max_batch_rows), prompt_ladder(limits.max_batch_tokens)) if graphs else ([], [])
+    )
     config = checkpoint.config
     try:
         stage = Stage.load(checkpoint, span, backend, dtype, device, positions=limits.max_context)
         if not pages:
             page_bytes = kv_bytes_per_page(config, span.layers, limits.page_size, dtype)
-            used = _rehearse(stage, limits, sizes[-1:]) + _PER_GRAPH * len(sizes)
+            held = 2 * len(decodes) + (span.layers + 1) * len(prompts)
+            used = _rehearse(stage, limits, decodes[-1:], prompts[-1:]) + _PER_GRAPH * held
             budget = share * torch.cuda.mem_get_info(device)[1] - _OUTSIDE
             pages = int((budget - used) // page_bytes)
             if pages < 1:
@@ -56,7 +60,7 @@ def build_worker(
                     f"{budget / _GIB:.1f} GiB that this rank may use, and leave no room for a KV page; {_ADVICE}"
                 )
         cache = allocate_kv_cache(config, span.layers, pages, limits.page_size, dtype, device)
-        return Worker(stage, cache, backend, limits, sizes), pages
+        return Worker(stage, cache, backend, limits, decodes, prompts), pages
     except torch.OutOfMemoryError as error:
         free, total = (number / _GIB for number in torch.cuda.mem_get_info(device))
         raise DeviceMemoryError(f"out of memory, with {free:.1f} of {total:.1f} GiB free; {_ADVICE}") from error
@@ -68,11 +72,11 @@ _ADVICE = (
 )
 
 
-def _rehearse(stage: Stage, limits: Limits, sizes: list[int]) -> int:
-    """Bytes of the device's memory that it takes to run the largest pass and the largest graph, without KV pages."""
+def _rehearse(stage: Stage, limits: Limits, decodes: list[int], prompts: list[int]) -> int:
+    """Bytes of the device's memory that it takes to run the largest pass and to hold graphs, without KV pages."""
     config = stage.config
     cache = allocate_kv_cache(config, stage.span.layers, 1, limits.page_size, stage.dtype, stage.device)
-    worker = Worker(stage, cache, stage.kernels, limits, sizes)
+    worker = Worker(stage, cache, stage.kernels, limits, decodes, prompts)
     rows = limits.max_batch_rows
     count = min(limits.max_batch_tokens // rows, limits.max_context)
     choice = Sampling(temperature=1.0, top_p=0.9, top_k=50)

@@ -14,12 +14,13 @@ import torch
 
 import headway.engine.workers.graphs
 import headway.engine.workers.layout
+import headway.engine.workers.pieces
 import headway.engine.workers.worker
 from headway.engine.messages import Sampling, Submit
 from headway.engine.offline import LLM
 from headway.engine.scheduling import Limits, Member
 from headway.engine.workers import Worker, build_worker
-from headway.engine.workers.graphs import ladder
+from headway.engine.workers.graphs import decode_ladder, prompt_ladder
 from headway.engine.workers.layout import lay_out
 from headway.kernels import load_kernels
 from headway.models import Stage, allocate_kv_cache, open_checkpoint, partition
@@ -92,6 +93,9 @@ def test_a_second_run_starts_afresh(folder, seed):
     assert results(llm.generate(requests(seed))) == first
 
 
+GREEDY, WARM = Sampling(), Sampling(0.9, 0.8, 20, seed=3)
+
+
 def member(request, table, start, count, samples=True, from_last=False, sampling=None):
     return Member(request, array("q", table), start, count, sampling or Sampling(), samples, from_last)
 
@@ -103,16 +107,16 @@ def stage_of(folder, ranks=1, rank=0):
     return stage, allocate_kv_cache(checkpoint.config, span.layers, LIMITS.pages, PAGE)
 
 
-def worker_of(folder, graphs=(), ranks=1, rank=0):
+def worker_of(folder, decodes=(), prompts=(), ranks=1, rank=0):
     stage, cache = stage_of(folder, ranks, rank)
-    return Worker(stage, cache, stage.kernels, LIMITS, graphs)
+    return Worker(stage, cache, stage.kernels, LIMITS, decodes, prompts)
 
 
-@pytest.mark.parametrize("graphs", [(), (2, 4)])
+@pytest.mark.parametrize("graphs", [(), ((2, 4), (16,))], ids=["no graphs", "graphs"])
 def test_last_tokens_feed_the_next_pass_before_they_are_collected(folder, graphs):
     tables = {1: [3, 1], 2: [0], 3: [7, 2]}
     prompts = {1: [5, 6, 7], 2: [9], 3: [1, 2, 3, 4]}
-    ahead, behind = worker_of(folder, graphs), worker_of(folder)
+    ahead, behind = worker_of(folder, *graphs), worker_of(folder)
     first = [member(r, tables[r], 0, len(prompts[r])) for r in prompts]
     ahead.launch(ahead.prepare(first, list(prompts.values())), None)
     # In another order, and without request 2: the second pass must find each request's own token.
@@ -129,19 +133,19 @@ def test_last_tokens_feed_the_next_pass_before_they_are_collected(folder, graphs
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("rows", [1, 3, 4, 5])
 def test_graphs_with_padding_give_what_no_graph_gives(folder, rows, ranks):
+    """Passes of one kind after another: prompts of two tokens, greedy decodes, decodes of which some sample nothing."""
     outputs = []
-    for graphs in ((), (1, 4)):
-        workers = [worker_of(folder, graphs, ranks, rank) for rank in range(ranks)]
+    for graphs in ((), ((1, 4), (3, 8))):
+        workers = [worker_of(folder, *graphs, ranks=ranks, rank=rank) for rank in range(ranks)]
         got = []
-        for this_pass in range(3):
-            sampling = [Sampling(0.9, 0.8, 20, seed=r) if this_pass else Sampling() for r in range(rows)]
+        for start, count, choice in ((0, 2, GREEDY), (2, 1, GREEDY), (3, 1, WARM), (4, 1, GREEDY), (5, 2, WARM)):
             batch = [
-                member(r, [r], this_pass, 1, samples=r != 2 or this_pass != 1, sampling=sampling[r])
-                for r in range(rows)
+                member(r, [r, 10 + r], start, count, samples=r != 2 or start < 4, sampling=choice) for r in range(rows)
             ]
+            tokens = [[11 * r + start, 7 * r][:count] for r in range(rows)]
             hidden = None
             for rank, worker in enumerate(workers):
-                work = worker.prepare(batch, [] if rank else [[11 * r + this_pass] for r in range(rows)])
+                work = worker.prepare(batch, [] if rank else tokens)
                 if rank < ranks - 1:
                     hidden = worker.forward(work, hidden).clone()
                 else:
@@ -149,7 +153,7 @@ def test_graphs_with_padding_give_what_no_graph_gives(folder, rows, ranks):
                     got.append(worker.collect())
         outputs.append(got)
     assert outputs[0] == outputs[1]
-    assert [len(tokens) for tokens in outputs[0]] == [rows, rows - (rows > 2), rows]
+    assert [len(tokens) for tokens in outputs[0]] == [rows] * 3 + [rows - (rows > 2)] * 2
 
 
 def test_more_passes_in_flight_than_there_may_be_are_loud(folder):
@@ -170,12 +174,14 @@ def test_layout_by_hand():
     assert (layout.samplers, layout.logit_rows.tolist(), layout.decodes) == ([0, 2], [0, 5], False)
 
 
-def test_ladder_reaches_what_was_asked_for_and_rises():
+def test_ladders_rise_and_reach_what_was_asked_for():
     for most in (1, 3, 8, 100, 256, 300, 1024, 1030):
-        sizes = ladder(most)
+        sizes = decode_ladder(most)
         assert sizes[-1] == most
         assert sizes == sorted(set(sizes))
-    assert ladder(256)[:8] == [1, 2, 4, 8, 16, 24, 32, 40]
+    assert decode_ladder(256)[:8] == [1, 2, 4, 8, 16, 24, 32, 40]
+    assert prompt_ladder(8192)[-1] == 4096
+    assert prompt_ladder(100) == [16, 32, 48, 64, 80, 96]
 
 
 def test_pages_are_measured_on_a_gpu_only(folder):
@@ -190,7 +196,8 @@ WAITS = {"item", "tolist", "cpu", "nonzero", "synchronize", "wait"}
 def test_only_collect_waits_for_the_device():
     """No call that would wait stands elsewhere in the modules that a pass runs through."""
     found = []
-    for module in (headway.engine.workers.worker, headway.engine.workers.graphs, headway.engine.workers.layout):
+    workers = headway.engine.workers
+    for module in (workers.worker, workers.graphs, workers.pieces, workers.layout):
         tree = ast.parse(Path(module.__file__).read_text())
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef):
