@@ -163,8 +163,7 @@ class Kernels(abc.ABC):
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, out: Tensor | None = None
     ) -> Tensor:
-        """Causal softmax(q k^T / sqrt(D)) v over the planned pages: queries [T, H, D] give [T, H * D], in `out` if given.
-        """
+        """Causal softmax(q k^T / sqrt(D)) v over the planned pages: [T, H * D], in `out` if given, for [T, H, D]."""
 
     @abc.abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:
