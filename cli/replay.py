@@ -80,7 +80,7 @@ def _processes(table: Protocol, script: Script, transports: Mapping[str, Transpo
     ):
         same = _compare("gloo", processes.play(), script)
         where = positions(processes.table, processes.readers(), time.monotonic_ns())
-        stall = diagnose(processes.table, where, {"wire": 0.1})
+        stall = diagnose(where, {"wire": 0.1})
         if stall is not None:
             print(f"watchdog: {stall.words()}")
         return same

@@ -145,7 +145,7 @@ class RankGroup:
                 self.kill()
                 self._on_failure(reason)
                 return
-            stall = diagnose(self._protocol, self.positions(), self._bounds)
+            stall = diagnose(self.positions(), self._bounds)
             if stall is not None:
                 self._on_stall(stall)
                 self.kill()

@@ -61,13 +61,14 @@ class Endpoints:
 
 
 def run(program: Program, bindings: Mapping[str, Callable[..., Any]], wires: Endpoints, recorder: Recorder) -> None:
-    """Run until the role's end. Raises `BrokenLaw`, or whatever a binding or a wire raises.
+    """Run until the role's end, which marks the last row as done. Raises `BrokenLaw`, or whatever a binding or a wire raises.
 
     Raises `SpecError` first if a binding or a wire that the program needs is missing.
     """
     location, state = link(program, bindings, wires, recorder)
     while location is not None:
         location = location(state)
+    recorder.done()
 
 
 def link(

@@ -7,7 +7,7 @@ from typing import Protocol as Interface
 import msgspec
 from fastapi import APIRouter, Response
 
-from headway.engine.watchdog import Position
+from headway.engine.watchdog import Position, wait_cycle
 from headway.spec.table import Protocol
 
 
@@ -24,10 +24,12 @@ def protocol_router(group: Standing, table: Protocol) -> APIRouter:
 
     @router.get("/debug/protocol")
     async def protocol() -> Response:
+        where = group.positions()
         body = {
             "table": table.name,
             "fingerprint": table.fingerprint,
-            "ranks": [{**msgspec.to_builtins(p), "words": p.words()} for p in group.positions()],
+            "ranks": [{**msgspec.to_builtins(p), "words": p.words()} for p in where],
+            "cycle": wait_cycle(where),
         }
         return Response(msgspec.json.encode(body), media_type="application/json")
 

@@ -116,17 +116,20 @@ def run_schedule(
     check_traces: Callable[[Path], str] | None = None,
     watch: Callable[[Simulation], str] | None = None,
     watch_every: int = 0,
+    most_time: int = _MOST_TIME,
     **replaced: Any,
 ) -> Outcome:
     """One run under `table` (production's when None), traced into `directory` (a temporary one when None).
 
     `check_traces` may find fault with the traces at the end, `watch` with the running pipeline every `watch_every`
-    nanoseconds; `replaced` goes to `Simulation`.
+    nanoseconds, also when nothing happens any more; beyond `most_time` nanoseconds a run is called endless. `replaced`
+    goes to `Simulation`.
     """
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="headway-simulation-", dir=_memory()) as temporary:
-            return _run(schedule, table or production(), Path(temporary), check_traces, watch, watch_every, replaced)
-    return _run(schedule, table or production(), directory, check_traces, watch, watch_every, replaced)
+            folder = Path(temporary)
+            return run_schedule(schedule, table, folder, check_traces, watch, watch_every, most_time, **replaced)
+    return _run(schedule, table or production(), directory, check_traces, watch, watch_every, most_time, replaced)
 
 
 def _memory() -> str | None:
@@ -140,6 +143,7 @@ def _run(
     check_traces: Callable[[Path], str] | None,
     watch: Callable[[Simulation], str] | None,
     watch_every: int,
+    most_time: int,
     replaced: dict[str, Any],
 ) -> Outcome:
     simulation, judge = build(schedule, table, directory, replaced)
@@ -153,10 +157,11 @@ def _run(
                 hub.kill(schedule.kill.rank)
                 stopped = f"rank {schedule.kill.rank} was killed"
         while not stopped:
-            pause = hub.now + (watch_every or _MOST_TIME)
-            hub.run(until=min(pause, _MOST_TIME))
-            if hub.failed or hub.ended or hub.quiet or hub.now >= _MOST_TIME:
+            pause = min(hub.now + (watch_every or most_time), most_time)
+            hub.run(until=pause)
+            if hub.failed or hub.ended or hub.now >= most_time or (hub.quiet and watch is None):
                 break
+            hub.now = pause if watch is not None else hub.now
             if watch is not None and (finding := watch(simulation)):
                 law = "watchdog"
                 break
@@ -251,9 +256,9 @@ def _judge(schedule: Schedule, simulation: Simulation, judge: Judge, stopped: st
             return "progress" if isinstance(fiber.error, EndlessError) else "exception", reason, reason
     if stopped:
         return "", "", stopped
-    if hub.now >= _MOST_TIME:
-        return "progress", f"not at its end after {_MOST_TIME // 10**9} s of virtual time", ""
     if not hub.ended:
+        if not hub.quiet:
+            return "progress", f"not at its end after {hub.now // 10**9} s of virtual time", ""
         stuck = [fiber.rank for fiber in hub.fibers if not fiber.ended]
         return "deadlock", f"ranks {stuck} cannot go on", ""
     unended = judge.ends(simulation.desk.untaken)

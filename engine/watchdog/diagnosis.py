@@ -1,4 +1,4 @@
-"""From the last record of each rank's ring to who waits for whom, and whether that can still end well."""
+"""From where the ranks stand to who waits for whom, whether that can still end well, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -7,36 +7,20 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import networkx
 
-from headway.engine.recorder import RingReader
-from headway.spec.table import Await, Gate, Local, Protocol, Receive, Role, Row
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where a rank stands: its row, what the row does, for how long (seconds), and the rank it waits on, if any."""
-
-    rank: int
-    row: str
-    doing: str
-    this_pass: int
-    slot: int
-    seconds: float
-    waits_on: int | None = None
-    channel: str = ""
-    nature: str = "step"
-
-    def words(self) -> str:
-        """As a clause of a sentence."""
-        what = f"rank {self.rank} {self.doing} at {self.row!r} (pass {self.this_pass}, slot {self.slot})"
-        on = f" on rank {self.waits_on}" if self.waits_on is not None else ""
-        return f"{what}{on} for {self.seconds:.1f} s"
+from headway.engine.watchdog.position import Position
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """A pipeline that has stopped: where every rank stands, and the ring of ranks that wait for one another, if any."""
+    """A pipeline that has stopped: where every rank stands, and why it does not go on.
+
+    `cycle`: the ranks that wait for one another in a ring, from the lowest. Without one, `blamed` is the rank whose
+    turn it was, and `missing` what it had to do.
+    """
 
     positions: list[Position]
     cycle: list[int]
     blamed: int
+    missing: str = ""
 
     def words(self) -> str:
         """In one line."""
@@ -44,70 +28,74 @@ class Stall(msgspec.Struct, frozen=True):
         if self.cycle:
             ring = " -> ".join(f"rank {rank}" for rank in [*self.cycle, self.cycle[0]])
             return f"the pipeline is stuck in a cycle {ring}: {where}"
-        return f"the pipeline is stuck, and it is the turn of rank {self.blamed}: {where}"
+        turn = f" to {self.missing}" if self.missing else ""
+        return f"the pipeline is stuck, and it is the turn of rank {self.blamed}{turn}: {where}"
 
 
-def position(role: Role, ranks: int, rank: int, reader: RingReader, now_ns: int) -> Position | None:
-    """Where a rank stands by its ring; None before its first row."""
-    record = reader.last()
-    if record is None:
-        return None
-    row = role.rows[record.row]
-    seconds = (now_ns - record.time_ns) / 1e9
-    slot = record.this_pass % reader.header.slots
-    operation = row.operation
-    if record.done or not isinstance(operation, Await | Receive | Gate):
-        doing, nature = ("computes", operation.nature) if isinstance(operation, Local) else ("is", "step")
-        if nature == "idle":
-            doing = "sleeps"
-        return Position(rank, row.name, doing, record.this_pass, slot, seconds, nature=nature)
-    downstream = isinstance(operation, Await)
-    peer = (rank + 1) % ranks if downstream else (rank - 1) % ranks
-    return Position(rank, row.name, "waits", record.this_pass, slot, seconds, peer, operation.channel, "wire")
-
-
-def positions(protocol: Protocol, readers: Sequence[RingReader], now_ns: int) -> list[Position]:
-    """Where each rank that has begun stands; `now_ns` is CLOCK_MONOTONIC."""
-    ranks = len(readers)
-    found = (position(protocol.role_of(r, ranks), ranks, r, reader, now_ns) for r, reader in enumerate(readers))
-    return [p for p in found if p is not None]
-
-
-def diagnose(protocol: Protocol, where: Sequence[Position], bounds: Mapping[str, float]) -> Stall | None:
+def diagnose(where: Sequence[Position], bounds: Mapping[str, float]) -> Stall | None:
     """A stall, if some rank has been at its row for longer than the bound of the row's nature and nothing excuses it.
 
     A wait is excused while the rank at the end of its chain of waits is at work within its own bound, or sleeps and
-    the rank that waits for it is at the start of a pass, where nothing is owed.
+    the ranks that wait for it are at the start of a pass, where nothing is owed. What has no bound is never late.
     """
     by_rank = {p.rank: p for p in where}
-    ranks = len(where)
-    graph = networkx.DiGraph([(p.rank, p.waits_on) for p in where if p.waits_on is not None])
-    for late in where:
-        if late.nature not in bounds or late.seconds <= bounds[late.nature]:
+
+    def late(rank: int) -> bool:
+        standing = by_rank[rank]
+        return standing.nature in bounds and standing.seconds > bounds[standing.nature]
+
+    for rank in by_rank:
+        if not late(rank):
             continue
-        chain = [late.rank]
-        while (on := by_rank[chain[-1]].waits_on) is not None and on in by_rank and on not in chain:
-            chain.append(on)
+        chain, closed = _chain(by_rank, rank)
+        waiting = chain if closed or by_rank[chain[-1]].waits_on is not None else chain[:-1]
+        if not all(map(late, waiting)):
+            continue
         end = by_rank[chain[-1]]
-        if end.waits_on is None and _excused(protocol, ranks, by_rank, chain, bounds):
-            continue
-        if any(by_rank[r].seconds <= bounds.get(by_rank[r].nature, float("inf")) for r in chain[:-1]):
-            continue
-        cycle = next((list(c) for c in networkx.simple_cycles(graph)), [])
-        first = cycle.index(min(cycle)) if cycle else 0
-        return Stall(list(where), cycle[first:] + cycle[:first], end.rank)
+        if end.waits_on is None and end.rank != rank and not late(end.rank):
+            if end.nature not in ("idle", "ended"):
+                continue
+            if all(by_rank[r].begins for r in waiting):
+                continue
+        return explain(where, rank)
     return None
 
 
-def _excused(
-    protocol: Protocol, ranks: int, by_rank: Mapping[int, Position], chain: list[int], bounds: Mapping[str, float]
-) -> bool:
+def explain(where: Sequence[Position], first: int | None = None) -> Stall:
+    """Who waits for whom, taken as final: the ring if there is one, else whose turn it is by the waits of rank `first`.
+
+    `first` is the rank that has waited longest unless given. Raises `ValueError` when no rank has begun.
+    """
+    if not where:
+        raise ValueError("no rank has begun its first row")
+    by_rank = {p.rank: p for p in where}
+    waiting = [p for p in where if p.waits_on is not None]
+    if first is None:
+        first = max(waiting or where, key=lambda p: p.seconds).rank
+    cycle = wait_cycle(where)
+    chain, closed = _chain(by_rank, first)
     end = by_rank[chain[-1]]
-    if end.nature == "idle":
-        return all(_between_passes(protocol.role_of(r, ranks), by_rank[r].row) for r in chain[:-1])
-    return len(chain) > 1 and end.seconds <= bounds.get(end.nature, float("inf"))
+    if cycle or closed:
+        return Stall(list(where), cycle, cycle[0] if cycle else end.rank)
+    if end.waits_on is not None:  # on a rank that has not begun
+        return Stall(list(where), [], end.waits_on, end.awaited)
+    missing = by_rank[chain[-2]].awaited if len(chain) > 1 else ""
+    return Stall(list(where), [], end.rank, missing)
 
 
-def _between_passes(role: Role, row_name: str) -> bool:
-    row: Row = role.row(row_name)
-    return row.at == role.start
+def wait_cycle(where: Sequence[Position]) -> list[int]:
+    """The ranks that wait for one another in a ring, from the lowest; empty when there is none."""
+    graph = networkx.DiGraph([(p.rank, p.waits_on) for p in where if p.waits_on is not None])
+    cycle = next((list(c) for c in networkx.simple_cycles(graph)), [])
+    first = cycle.index(min(cycle)) if cycle else 0
+    return cycle[first:] + cycle[:first]
+
+
+def _chain(by_rank: Mapping[int, Position], rank: int) -> tuple[list[int], bool]:
+    """The rank, whom it waits on, and so on; and whether that comes back to one of them."""
+    chain = [rank]
+    while (on := by_rank[chain[-1]].waits_on) is not None and on in by_rank:
+        if on in chain:
+            return chain, True
+        chain.append(on)
+    return chain, False

@@ -63,7 +63,7 @@ def test_real_processes_are_stuck_there_too_and_the_watchdog_names_it(name, tmp_
     with HeldProcesses(model.protocol, script, model.network.transports, tmp_path) as processes:
         assert processes.play() == rows
         where = positions(processes.table, processes.readers(), time.monotonic_ns())
-        stall = diagnose(processes.table, where, {"wire": 0.5})
+        stall = diagnose(where, {"wire": 0.5})
     assert stall is not None
     assert [p.row for p in stall.positions] == rows
     assert stall.cycle == ring

@@ -106,7 +106,7 @@ class Replayer:
                     if index == last:
                         return  # the rank is inside this row
                     raise Wrong("what its operation obtained", "a row that was left without it")
-                if index == last and isinstance(role.rows[row].operation, Await):
+                if index == last and not done[index] and isinstance(role.rows[row].operation, Await):
                     return
                 checks[row](memory, fields[index])
                 location = to[row]

@@ -80,8 +80,8 @@ class PartialReplay:
                     raise Wrong(f"pass {self.n}", f"pass {int(trace.passes[index])}")
                 self._decide(location, row.name)
                 last = index == len(trace) - 1
-                waiting = isinstance(row.operation, Await) or (records_outcome(row) and not trace.done[index])
-                if last and waiting:
+                waits = isinstance(row.operation, Await) or records_outcome(row)
+                if last and waits and not trace.done[index]:
                     break
                 if records_outcome(row) and not trace.done[index]:
                     raise Wrong("what its operation obtained", "a row that was left without it")

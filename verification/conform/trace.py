@@ -32,7 +32,7 @@ class RankTrace:
     @cached_property
     def ended(self) -> bool:
         """Whether the rank reached the end of its role."""
-        return bool(len(self)) and self.role.rows[int(self.rows[-1])].to == self.role.end
+        return bool(len(self)) and bool(self.done[-1]) and self.role.rows[int(self.rows[-1])].to == self.role.end
 
 
 def read_trace(protocol: Protocol, path: Path) -> RankTrace:
