@@ -6,6 +6,7 @@ in one level the least packed state is reported.
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -54,33 +55,27 @@ class Count:
     levels: list[Ints] = field(default_factory=list)
 
 
-class Store:
-    """Hash tables of packed states, one a thread, within a bound on their bytes."""
+class Table:
+    """A hash table of packed states that doubles in place, within a bound on its bytes."""
 
-    def __init__(self, words: int, shards: int, memory: int) -> None:
-        self.words, self.memory = words, memory
-        self.tables = tuple(self._empty(1 << 12) for _ in range(shards))
-        self.used = [0] * shards
+    def __init__(self, words: int, memory: int) -> None:
+        self.words, self.memory, self.used = words, memory, 0
+        self._area = mmap.mmap(-1, 8 * words << 12, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.rows = self._view()
 
-    def _empty(self, places: int) -> Ints:
-        return np.zeros((places, self.words), np.int64)
+    def _view(self) -> Ints:
+        self._area.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(self._area, np.int64).reshape(-1, self.words)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all tables."""
-        return sum(table.nbytes for table in self.tables)
-
-    def make_room(self, shard: int, incoming: int) -> bool:
-        """Grow a table so that `incoming` more states fit; False when memory does not allow it."""
-        places = self.tables[shard].shape[0]
-        while self.used[shard] + incoming > _FULLEST * places:
-            places *= 2
-        if places > self.tables[shard].shape[0]:
-            if self.bytes + places * self.words * 8 > self.memory:
+    def make_room(self, incoming: int) -> bool:
+        """Grow so that `incoming` more states fit; False when memory does not allow it."""
+        while self.used + incoming > _FULLEST * (places := len(self.rows)):
+            if 16 * places * self.words > self.memory:
                 return False
-            larger = self._empty(places)
-            k.rehash(self.tables[shard], larger)
-            self.tables = (*self.tables[:shard], larger, *self.tables[shard + 1 :])
+            del self.rows  # the area can be moved only while nothing refers to it
+            self._area.resize(16 * places * self.words)
+            self.rows = self._view()
+            k.spread(self.rows, places)
         return True
 
 
@@ -131,7 +126,7 @@ class _Search:
     def __init__(self, compiled: Compiled, order: list[int], reduced: bool, memory: int, threads: int) -> None:
         self.compiled, self.reduced = compiled, reduced
         self.order = compiled.ordered(order)
-        self.store = Store(compiled.words, threads, memory)
+        self.tables = [Table(compiled.words, memory // threads) for _ in range(threads)]
         self.workers = [Worker(compiled, threads) for _ in range(threads)]
         self.count = Count()
 
@@ -165,8 +160,7 @@ class _Search:
         count = self.count
         level = self.compiled.initial()[None]
         shard = int(k.shard_of(np.uint64(k.hash_state(level, 0)), len(self.workers)))
-        k.insert(self.store.tables[shard], level, 1, np.empty_like(level), 0)
-        self.store.used[shard] += 1
+        self.tables[shard].used += k.insert(self.tables[shard].rows, level, 1, np.empty_like(level), 0)
         told = time.monotonic()
         while len(level):
             if keep_levels:
@@ -197,15 +191,15 @@ class _Search:
 
     def _sweeps(self, level: Ints) -> Iterator[Ints | None]:
         """New states after a level, found on one thread; None when memory ran out."""
-        worker, low, high = self.workers[0], 0, len(level)
+        worker, table, low, high = self.workers[0], self.tables[0], 0, len(level)
         while low < high:
             low = k.expand(*self._arguments(worker, level, low, high))
             count = int(worker.filled[0])
-            if not self.store.make_room(0, count):
+            if not table.make_room(count):
                 yield None
                 return
-            n = k.insert(self.store.tables[0], worker.out[0], count, worker.fresh, 0)
-            self.store.used[0] += n
+            n = k.insert(table.rows, worker.out[0], count, worker.fresh, 0)
+            table.used += n
             worker.filled[0] = 0
             yield worker.fresh[:n].copy()
 
@@ -218,14 +212,13 @@ class _Search:
             jobs = [self._arguments(w, level, low, min(high, low + _CHUNK)) for w, low, high in pending]
             ends = self._each(pool, k.expand, jobs)
             pending = [(w, int(end), high) for (w, _, high), end in zip(pending, ends, strict=True) if end < high]
-            incoming = np.sum([worker.filled for worker in workers], axis=0).tolist()
-            if not all(self.store.make_room(shard, more) for shard, more in enumerate(incoming)):
-                yield None
-                return
             shares = [range(i, len(self.workers), len(workers)) for i in range(len(workers))]
-            yield from self._each(pool, self._insert, [(w, workers, s) for w, s in zip(workers, shares, strict=True)])
+            new = self._each(pool, self._insert, [(w, workers, s) for w, s in zip(workers, shares, strict=True)])
             for worker in workers:
                 worker.filled[:] = 0
+            yield from new
+            if any(part is None for part in new):
+                return
 
     @staticmethod
     def _each(pool: ThreadPoolExecutor, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
@@ -233,16 +226,19 @@ class _Search:
             return [function(*arguments[0])]
         return [future.result() for future in [pool.submit(function, *a) for a in arguments]]
 
-    def _insert(self, worker: Worker, workers: list[Worker], shards: range) -> Ints:
+    def _insert(self, worker: Worker, workers: list[Worker], shards: range) -> Ints | None:
+        """New states of some shards, or None when memory ran out."""
         most = sum(int(other.filled[shard]) for other in workers for shard in shards)
         if len(worker.fresh) < most:
             worker.fresh = np.empty((2 * most, self.compiled.words), np.int64)
         n = 0
         for shard in shards:
-            before = n
+            before, table = n, self.tables[shard]
+            if not table.make_room(sum(int(other.filled[shard]) for other in workers)):
+                return None
             for other in workers:
-                n = k.insert(self.store.tables[shard], other.out[shard], other.filled[shard], worker.fresh, n)
-            self.store.used[shard] += n - before
+                n = k.insert(table.rows, other.out[shard], other.filled[shard], worker.fresh, n)
+            table.used += n - before
         return worker.fresh[:n].copy()
 
     def _settle(self) -> None:

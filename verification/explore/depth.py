@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.verification.explore import kernels as k
-from headway.verification.explore.breadth import Count, Worker, expansion
+from headway.verification.explore.breadth import Count, Table, Worker, expansion
 from headway.verification.explore.tables import Compiled, Tables
 
 Ints = npt.NDArray[np.int64]
@@ -27,29 +27,26 @@ def depth_first(
     worker, ordered = Worker(compiled, 1), compiled.ordered(order)
     worker.recent = worker.recent[:0]
     path, pool = np.empty((1 << 12, words), np.int64), np.empty((1 << 13, words), np.int64)
-    start, table = np.zeros(1 << 12, np.int64), np.zeros((1 << 14, words), np.int64)
+    start, table = np.zeros(1 << 12, np.int64), Table(words, memory)
     pool[0] = compiled.initial()
     path[0] = compiled.initial()  # a root above the initial state, so that this one is a successor like others
     at = np.array([1, 1, 0, 0], np.int64)
     outcome = _FULL
     while True:
         tables, (_, _, *buffers) = _split(expansion(compiled, worker, path, 0, 0, ordered, reduced))
-        outcome = k.depth_first(*tables, path, *buffers, table, pool, start, at, _BUDGET)
+        outcome = k.depth_first(*tables, path, *buffers, table.rows, pool, start, at, _BUDGET)
         if progress is not None:
             progress(int(at[2]), int(at[0]))
         if outcome in (0, 1):
             break
         if outcome == _FULL:
-            if path.nbytes + pool.nbytes + 3 * table.nbytes > memory:
+            table.used = int(at[2])
+            if path.nbytes + pool.nbytes > memory or not table.make_room(1):
                 break
             if int(at[0]) + 1 >= len(path):
                 path, start = np.concatenate([path, np.empty_like(path)]), np.concatenate([start, np.zeros_like(start)])
             if int(at[1]) + most > len(pool):
                 pool = np.concatenate([pool, np.empty_like(pool)])
-            if 5 * int(at[2]) > 3 * len(table):
-                larger = np.zeros((2 * len(table), words), np.int64)
-                k.rehash(table, larger)
-                table = larger
     count = _count(worker, int(at[2]), int(at[3]) - 1, outcome == 0)
     return count, [path[i].copy() for i in range(1, int(at[0]))] if outcome == 1 else []
 

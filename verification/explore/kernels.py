@@ -1,8 +1,8 @@
 """The inner loops of the search, the same for every table: steps of packed states, and hash tables of packed states.
 
 States are rows of int64 words; (F, states, i) is one of them. Arrays are those of `tables.Tables` (G globals, F fields,
-R rank base, L locals, A after, E edges, Q queues, C contents, B by channel, P pushed, M message edge); they are passed
-one by one, because reading them from a tuple costs a reference count each. Each predicate is the compiled counterpart
+R rank base, L locals, A after, E edges, Q queues, C contents, B by channel, P pushed, M message edge, J joint,
+D change); they are passed one by one, because reading them from a tuple costs a reference count each. Each predicate is the compiled counterpart
 of the one of the same name in `verification.network`.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -63,6 +63,7 @@ from headway.verification.explore.columns import (
     WORD,
 )
 from headway.verification.explore.compiler import njit
+from headway.verification.explore.joint import DISABLED, LONG_WAY
 
 _POSTED, _RENDEZVOUS = KINDS.index("posted"), KINDS.index("rendezvous")
 _LAZY, _STREAM = KINDS.index("lazy"), KINDS.index("stream_ordered")
@@ -239,11 +240,22 @@ def add(table, states, i, h):
 
 
 @njit
-def rehash(old, new):
-    """Add all states of one table to a larger, empty one."""
-    for i in range(old.shape[0]):
-        if old[i, 0] != FREE:
-            add(new, old, i, hash_state(old, i))
+def spread(table, places):
+    """Make a table whose first `places` rows are all in use one of all its rows.
+
+    In the order of the old table, from behind a free row on, each state finds its place, one before it, or a new one.
+    """
+    state = np.empty((1, table.shape[1]), np.int64)
+    start = 0
+    while table[start, 0] != FREE:
+        start += 1
+    for step in range(1, places):
+        i = (start + step) & (places - 1)
+        if table[i, 0] != FREE:
+            for w in range(table.shape[1]):
+                state[0, w] = table[i, w]
+                table[i, w] = FREE
+            add(table, state, 0, hash_state(state, 0))
 
 
 _AHEAD = 64
@@ -291,7 +303,7 @@ def _keep_least(states, i, least, counters, flag):
 
 @njit
 def expand(
-    G, F, R, L, A, E, Q, C, B, P, M,
+    G, F, R, L, A, E, Q, C, B, P, M, J, D,
     states, start, stop, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
 ):  # fmt: skip
     """Write the successors of rows start:stop to `out`, by shard.
@@ -324,6 +336,30 @@ def expand(
             turn += 1
             number = _field(F, states, i, rank)
             s = R[rank] + number
+            look_up = J[s, 0]
+            change = np.int64(LONG_WAY)
+            if look_up >= 0:
+                f = J[s, 1]
+                look_up += (states[i, F[f, WORD]] >> F[f, SHIFT]) & F[f, MASK]
+                change = D[look_up, 0]
+                if change == DISABLED:
+                    continue
+            if change != LONG_WAY:
+                if words == 1:
+                    scratch[n, 0] = states[i, 0] + change
+                else:
+                    for w in range(words):
+                        scratch[n, w] = states[i, w]
+                    scratch[n, F[rank, WORD]] += change
+                    scratch[n, F[f, WORD]] += D[look_up, 1]
+                n += 1
+                if alone:
+                    if L[s, FLAGS] & ALONE and not (L[s, FLAGS] & CLOSING and order[1, rank]):
+                        break
+                    alone = False
+                    n = turn = 0
+                    counters[WIDENED] += 1
+                continue
             kind = L[s, KIND]
             first = np.int64(L[s, FIRST])
             size = 0  # successors in A from `first` on; -1: the rank stays where it is
@@ -406,10 +442,21 @@ def expand(
                 else:
                     stops += G[TIMEOUTS]
 
+            others = np.int64(0)  # the change of the only word, apart from the rank's field
+            if words == 1 and queue >= 0:
+                others = queue_change << F[queue, SHIFT]
+                if aside >= 0:
+                    others += aside_change << F[aside, SHIFT]
+                if pair >= 0:
+                    others += (1 - _field(F, states, i, pair)) << F[pair, SHIFT]
             for a in range(first, first + abs(size)):
                 successor = np.int64(A[a]) if size > 0 else number
                 if successor < 0 or _too_far(G, R, L, F, states, i, rank, s, successor):
                     broken += 1
+                    continue
+                if words == 1:
+                    scratch[n, 0] = states[i, 0] + others + ((successor - number) << F[rank, SHIFT])
+                    n += 1
                     continue
                 for w in range(words):
                     scratch[n, w] = states[i, w]
@@ -444,6 +491,14 @@ def expand(
                 _keep_least(states, i, dead, counters, HAS_DEADLOCK)
         for k in range(n):
             h = hash_state(scratch, k)
+            if words == 1 and remember >= 0:
+                place = np.int64(h) & remember
+                if recent[place, 0] != scratch[k, 0]:
+                    recent[place, 0] = scratch[k, 0]
+                    b = shard_of(h, shards)
+                    out[b, filled[b], 0] = scratch[k, 0]
+                    filled[b] += 1
+                continue
             if remember >= 0:
                 place = np.int64(h) & remember
                 known = True
@@ -463,7 +518,7 @@ def expand(
 
 @njit
 def depth_first(
-    G, F, R, L, A, E, Q, C, B, P, M,
+    G, F, R, L, A, E, Q, C, B, P, M, J, D,
     path, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
     table, pool, start, at, budget,
 ):  # fmt: skip
@@ -495,7 +550,7 @@ def depth_first(
         at[3] = max(at[3], at[0])
         filled[0] = 0
         expand(
-            G, F, R, L, A, E, Q, C, B, P, M,
+            G, F, R, L, A, E, Q, C, B, P, M, J, D,
             path, depth, depth + 1, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
         )  # fmt: skip
         start[depth] = at[1]
@@ -510,7 +565,7 @@ def depth_first(
 
 @njit
 def walk(
-    G, F, R, L, A, E, Q, C, B, P, M,
+    G, F, R, L, A, E, Q, C, B, P, M, J, D,
     path, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
     seed, steps,
 ):  # fmt: skip
@@ -522,7 +577,7 @@ def walk(
     while taken < steps:
         filled[0] = 0
         expand(
-            G, F, R, L, A, E, Q, C, B, P, M,
+            G, F, R, L, A, E, Q, C, B, P, M, J, D,
             path, depth, depth + 1, order, reduced, out, filled, scratch, recent, counters, dead, broken_at,
         )  # fmt: skip
         if counters[HAS_DEADLOCK] or counters[HAS_BROKEN]:

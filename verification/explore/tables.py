@@ -30,6 +30,7 @@ from headway.verification.explore.columns import (
     TURNS,
 )
 from headway.verification.explore.contents import Contents, enumerate_contents, follow
+from headway.verification.explore.joint import joint_tables
 from headway.verification.model import Model
 from headway.verification.reduction import Touching
 from headway.verification.states import Message, RankState, State
@@ -59,6 +60,8 @@ class Tables(NamedTuple):
     by_channel: Array  # content * channels + channel
     pushed: Array  # push base + content * messages + message: contents after a post
     message_edge: Array  # message base + message: the edge that it is posted on
+    joint: Array  # where the changes of a local state's step are, see `joint`
+    change: Ints
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Compiled:
     def unpack(self, state: Ints) -> State:
         """The state that a packed one stands for."""
         model = self.model
-        values = [(int(state[w]) >> s) & m for w, s, m in self.tables.fields.tolist()]
+        values = [(int(state[w]) >> s) & m for w, s, m in self.tables.fields[:-1].tolist()]
         ranks = tuple(self._rank(rank, values[rank]) for rank in range(model.ranks))
         queues = values[model.ranks : model.ranks + len(self.contents)]
         wires = len(model.network.wires)
@@ -145,7 +148,7 @@ def compile_tables(automata: Automata) -> Compiled:
     fields = [len(a.states) for a in automata.ranks] + [len(c.items) for c in contents] + [2] * len(network.pairs)
     layout, words = _layout(fields)
     lossy = any(c.pushed.shape[2] > 1 for c in contents)
-    tables = Tables(
+    arrays = (
         np.array([model.ranks, model.window, model.gate_timeouts, width], np.int64),
         layout,
         rank_base,
@@ -158,6 +161,7 @@ def compile_tables(automata: Automata) -> Compiled:
         _joined([_widen(c.pushed, lossy) for c in contents], 3 if lossy else 1),
         np.array([edge for known in automata.messages for edge, _ in known] or [0], np.int32),
     )
+    tables = Tables(*arrays, *joint_tables(*arrays))
     return Compiled(model, automata, tables, contents, stash_edges, words, most)
 
 
@@ -171,7 +175,7 @@ def _widen(pushed: Array, lossy: bool) -> Array:
 
 
 def _layout(sizes: list[int]) -> tuple[Ints, int]:
-    """Word, shift and mask of each field, first fit from the widest; no field straddles two words."""
+    """Word, shift and mask of each field, first fit from the widest, none across two words; and an empty field."""
     bits = [max(1, (size - 1).bit_length()) for size in sizes]
     used: list[int] = []
     fields = np.zeros((len(sizes), 3), np.int64)
@@ -181,7 +185,7 @@ def _layout(sizes: list[int]) -> tuple[Ints, int]:
             used.append(0)
         fields[i] = word, used[word], (1 << bits[i]) - 1
         used[word] += bits[i]
-    return fields, len(used)
+    return np.concatenate([fields, np.zeros((1, 3), np.int64)]), len(used)
 
 
 def _local_tables(automata: Automata) -> tuple[Array, Array, int]:
