@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,3 +197,11 @@ def test_files_stay_readable():
 def test_test_files_have_names_of_their_own():
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [each for each, count in names.items() if count > 1] == []
+
+
+def test_every_folder_is_packaged():
+    """A wheel must hold what an editable install finds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packaged = set(project["tool"]["setuptools"]["packages"])
+    folders = {name(path.parent) for path in FILES} - {"."}
+    assert packaged == {"headway"} | {f"headway.{folder.replace('/', '.')}" for folder in folders}
