@@ -24,11 +24,17 @@ lint: $(VENV)/.testing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p headway.spec -p headway.verification -p headway.engine -p headway.kernels -p headway.models -p headway.cli
 
+# Process tests leave their traces in build/traces; every row of the table must have been executed in them.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	rm -rf build/traces
+	HEADWAY_KEEP_TRACES=build/traces OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/headway coverage build/traces/serving
 
 verify: $(VENV)/.serving
 	$(BIN)/headway verify
+
+verify-deep: $(VENV)/.testing
+	HEADWAY_SCHEDULES=10000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/link/test_simulation.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -47,11 +47,13 @@ def command(*arguments: str, prelude: str = "") -> list[str]:
 
 
 class Served:
-    """A running server. `ranks` are the process ids of its ranks, by rank."""
+    """A running server. `ranks` are the process ids of its ranks, by rank; `replay` checks their traces at the end."""
 
-    def __init__(self, *arguments: str, prelude: str = "") -> None:
+    def __init__(self, replay: Callable[..., Any], *arguments: str, prelude: str = "") -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        words = command("serve", "--port", "0", *arguments, prelude=prelude)
+        self._replay, self._traces = replay, tempfile.TemporaryDirectory(prefix="headway-traces-")
+        self._table = arguments[arguments.index("--table") + 1] if "--table" in arguments else "serving"
+        words = command("serve", "--port", "0", "--trace-dir", self._traces.name, *arguments, prelude=prelude)
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -163,16 +165,20 @@ class Served:
         return self._errors.read()
 
     def kill(self) -> None:
-        """End whatever is left."""
+        """End whatever is left, and replay what the ranks did against their table."""
         if self.processes():
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self.banner:
+            self._replay(Path(self._traces.name), self._table)
+        self._traces.cleanup()
 
 
 class Servers:
     """Keeps the server that was asked for last, so that tests in a row share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, replay: Callable[..., Any]) -> None:
+        self._replay = replay
         self._arguments: tuple[str, ...] = ()
         self._served: Served | None = None
 
@@ -180,7 +186,7 @@ class Servers:
         """A server with these arguments, which must be at rest."""
         if self._served is None or self._arguments != arguments:
             self.close()
-            self._served, self._arguments = Served(*arguments), arguments
+            self._served, self._arguments = Served(self._replay, *arguments), arguments
         return self._served
 
     def close(self) -> None:
@@ -195,20 +201,20 @@ class Servers:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
+def servers(replayed_traces: Callable[..., Any]) -> Iterator[Servers]:
     """Shared servers. Tests that share one have the same xdist group, so that one worker runs them."""
-    shared = Servers()
+    shared = Servers(replayed_traces)
     yield shared
     shared.close()
 
 
 @pytest.fixture
-def serving() -> Callable[..., Any]:
+def serving(replayed_traces: Callable[..., Any]) -> Callable[..., Any]:
     """A context with a server of the test's own, ended by force if the test leaves it running."""
 
     @contextmanager
     def own(*arguments: str, prelude: str = "") -> Iterator[Served]:
-        served = Served(*arguments, prelude=prelude)
+        served = Served(replayed_traces, *arguments, prelude=prelude)
         try:
             yield served
         finally:

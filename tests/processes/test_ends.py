@@ -108,9 +108,9 @@ def test_a_swapped_table_is_refused_and_gets_stuck_where_the_search_says(serving
     assert "stuck in a cycle rank 0 -> rank 1 -> rank 0" in errors
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_a_refused_decision_is_void_for_all_and_tried_again(serving, rank):
-    with serving("--pp", "3", *SMALL, prelude=REFUSING.format(refuse={rank: [0, 2, 3]})) as served:
+@pytest.mark.parametrize(("ranks", "rank"), [("4", 1), ("3", 2)], ids=["passed on void", "last"])
+def test_a_refused_decision_is_void_for_all_and_tried_again(serving, ranks, rank):
+    with serving("--pp", ranks, *SMALL, prelude=REFUSING.format(refuse={rank: [0, 2, 3]})) as served:
         answer = served.generate(CASE["prompt_ids"], len(CASE["token_ids"]), **GREEDY)
         assert answer.tokens == CASE["token_ids"]
         assert served.await_rest()["headway_voids_total"] == 3
