@@ -132,18 +132,28 @@ def timings(kernels: Kernels, triton: Kernels, seed: int) -> list[Timing]:
             measure(f"linear {name} T={tokens}", linear, moved, 2 * tokens * out * size)
 
     shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, PAGE, torch.bfloat16)
+    # The backends share the attention of decodes.
+    uneven = [16384, *range(100, 1100, 16)]
+    for case_name, contexts in (
+        ("B=1 of 1024", [1024]),
+        ("B=1 of 16384", [16384]),
+        ("B=8 of 1024", [1024] * 8),
+        ("B=64 of 1024", [1024] * 64),
+        (f"B={len(uneven)}, one of 16384", uneven),
+        ("B=256 of 1024", [1024] * 256),
+    ):
+        batch = len(contexts)
+
+        def decode(contexts: list[int] = contexts, batch: int = batch) -> Callable[[], object]:
+            case = Pages.draw(inputs, [1] * batch, contexts, shape)
+            queries = inputs.tensor(batch, HEADS, HEAD_DIM)
+            plan = kernels.plan_graph(batch, 2048, shape)
+            plan.update(case.contexts, case.tables)
+            return lambda: kernels.attend(queries, case.keys, case.values, plan)
+
+        measure(f"decode {case_name}", decode, 4 * HEAD_DIM * (sum(contexts) * KV_HEADS + batch * HEADS))
+
     for backend in (triton, kernels):
-        for batch, context in ((1, 1024), (1, 16384), (8, 1024), (64, 1024), (256, 1024)):
-
-            def decode(backend: Kernels = backend, batch: int = batch, context: int = context) -> Callable[[], object]:
-                case = Pages.draw(inputs, [1] * batch, [context] * batch, shape)
-                queries = inputs.tensor(batch, HEADS, HEAD_DIM)
-                plan = backend.plan_graph(batch, 2048, shape)
-                plan.update(case.contexts, case.tables)
-                return lambda: backend.attend(queries, case.keys, case.values, plan)
-
-            moved = 4 * batch * (context * KV_HEADS + HEADS) * HEAD_DIM
-            measure(f"{backend.name} decode B={batch} of {context}", decode, moved)
         for batch, tokens in ((1, 2048), (1, 8192), (8, 1024)):
 
             def prefill(backend: Kernels = backend, batch: int = batch, tokens: int = tokens) -> Callable[[], object]:
@@ -153,24 +163,27 @@ def timings(kernels: Kernels, triton: Kernels, seed: int) -> list[Timing]:
                 return lambda: backend.attend(queries, case.keys, case.values, plan)
 
             moved = 4 * batch * tokens * (KV_HEADS + HEADS) * HEAD_DIM
-            measure(
-                f"{backend.name} prefill {batch} x {tokens}", prefill, moved, 2 * batch * tokens**2 * HEADS * HEAD_DIM
+            work = 2 * batch * tokens**2 * HEADS * HEAD_DIM
+            measure(f"{backend.name} prefill {batch} x {tokens}", prefill, moved, work)
+
+    # Peaked as language is: the token of rank r has a probability in proportion to 1 / r^2.
+    for rows in (1, 8, 64, 256):
+        for name, temperature, top_k, top_p, peaked in (
+            ("greedy", 0.0, 0, 1.0, True),
+            ("random", 1.0, 0, 1.0, True),
+            ("top-p 0.9", 1.0, 0, 0.9, True),
+            ("top-k 20, top-p 0.95", 0.6, 20, 0.95, True),
+            ("top-p 0.9, flat logits", 1.0, 0, 0.9, False),
+        ):
+            sampling = SamplingBatch.of(
+                [temperature] * rows, [top_k] * rows, [top_p] * rows, range(rows), range(rows), "cuda"
             )
 
-    for rows in (1, 8, 64, 256):
-        for name, temperature, top_k, top_p in (
-            ("greedy", 0.0, 0, 1.0),
-            ("random", 1.0, 0, 1.0),
-            ("top-p 0.9", 1.0, 0, 0.9),
-            ("top-k 20, top-p 0.95", 0.6, 20, 0.95),
-        ):
-
-            def draw(
-                rows: int = rows, temperature: float = temperature, top_k: int = top_k, top_p: float = top_p
-            ) -> Callable[[], object]:
-                logits = inputs.tensor(rows, VOCABULARY) * 2.5
-                seeds = [inputs.number(0, 2**40) for _ in range(rows)]
-                batch = SamplingBatch.of([temperature] * rows, [top_k] * rows, [top_p] * rows, seeds, seeds, "cuda")
+            def draw(rows: int = rows, peaked: bool = peaked, batch: SamplingBatch = sampling) -> Callable[[], object]:
+                logits = inputs.tensor(rows, VOCABULARY)
+                if peaked:
+                    uniform = torch.rand(rows, VOCABULARY, device="cuda", generator=inputs.device)
+                    logits = (-2 * (-uniform.log()).log()).to(torch.bfloat16)
                 return lambda: kernels.sample(logits, batch)
 
             measure(f"sample {name} S={rows}", draw, 2 * rows * VOCABULARY)

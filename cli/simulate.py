@@ -30,6 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--table", default="serving", help="table name, module:function or file.py:function")
     add("--schedule", type=Path, metavar="FILE", help="run this one schedule instead of drawing any")
     add("--save", type=Path, metavar="FILE", help="where to write the schedule of a failure, shrunk")
+    add("--model-times", type=Path, metavar="FILE", help="plan: predict throughput and latency from these times (JSON)")
+    add("--requests", type=int, default=32, help="plan: how many requests")
+    add("--prompt", type=int, default=32, help="plan: tokens of a prompt")
+    add("--generate", type=int, default=64, help="plan: tokens that each request generates")
+    add("--every-us", type=float, default=0.0, help="plan: microseconds between arrivals (default 0: all at once)")
+    add("--max-batch-rows", type=int, default=32, help="plan: requests of one pass")
+    add("--max-batch-tokens", type=int, default=256, help="plan: tokens of one pass")
     add("--trace-dir", type=Path, metavar="DIR", help="with --schedule: keep the traces there")
 
 
@@ -52,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in (arguments.transport, arguments.control):
             if name is not None:
                 parse_transport(name)
+        if arguments.model_times is not None:
+            return _plan(table, arguments)
         if arguments.schedule is not None:
             one = msgspec.json.decode(arguments.schedule.read_bytes(), type=Schedule)
             return _one(one, table, arguments)
@@ -78,6 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
         f"{seed - arguments.seed} schedules (seeds {arguments.seed} to {seed - 1}), {passes} passes, {rows} rows: "
         f"every law held, every trace conforms ({passes / elapsed:.0f} passes/s)"
     )
+    return 0
+
+
+def _plan(table: Protocol, arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    from headway.engine.messages import Submit
+    from headway.engine.simulation.plan import ModelTimes, plan, planning_limits
+
+    ranks = arguments.pp or 1
+    slots = arguments.slots or ranks
+    times = msgspec.json.decode(arguments.model_times.read_bytes(), type=ModelTimes)
+    requests = [Submit(n, [1] * arguments.prompt, arguments.generate) for n in range(arguments.requests)]
+    limits = planning_limits(table, ranks, slots, requests, arguments.max_batch_rows, arguments.max_batch_tokens)
+    print(plan(table, times, ranks, limits, requests, arguments.every_us).words())
     return 0
 
 

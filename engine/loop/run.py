@@ -61,7 +61,7 @@ class Endpoints:
 
 
 def run(program: Program, bindings: Mapping[str, Callable[..., Any]], wires: Endpoints, recorder: Recorder) -> None:
-    """Run until the role's end, which marks the last row as done. Raises `BrokenLaw`, or whatever a binding or a wire raises.
+    """Run until the role's end, which marks the last row as done. Raises `BrokenLaw`, or what bindings or wires raise.
 
     Raises `SpecError` first if a binding or a wire that the program needs is missing.
     """

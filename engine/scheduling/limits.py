@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from headway.spec import capacity
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -37,4 +39,4 @@ class Limits:
 
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` positions take."""
-        return -(-tokens // self.page_size)
+        return capacity.pages_for(tokens, self.page_size)

@@ -6,9 +6,10 @@ abort, is planned no further, and what later ones return for it is dropped.
 
 Age decides every conflict: the queue is served in order of arrival and nobody overtakes its head; pages are taken from
 the youngest of the slot being planned; and the oldest running request is never preempted. Pages that a pass in flight
-may write are free once it is back; whoever needs one waits for it. When pages of other slots keep the oldest running
-request from going on, it is `starved`: the next page goes to no younger request, and the other slots yield one. Hence
-it gets on after a bounded number of passes, and ends; and so do all, one after the other.
+may write are free once it is back; whoever needs one waits for it. An oldest running request that waits for a page is
+`starved`: the next one goes to no younger request, and if none is on its way the other slots yield one. Hence it gets
+on after a bounded number of passes, and ends; and so do all, one after the other. The arithmetic is in
+`spec.capacity`, where it is proved.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ from headway.engine.scheduling.digest import batch_digest
 from headway.engine.scheduling.limits import Limits
 from headway.engine.scheduling.pages import PagePool
 from headway.engine.scheduling.request import Request
+from headway.spec.capacity import (
+    available,
+    even_share,
+    fair_share,
+    fits,
+    has_room,
+    headroom,
+    most_positions,
+    remedy,
+    yields,
+)
 
 
 class Plan(NamedTuple):
@@ -66,18 +78,15 @@ class Batch:
         self.rows: list[BatchRow] = []
         self.requests: list[Request] = []
 
-    def add(self, request: Request, remaining: int) -> None:
-        """As many of the `remaining` tokens of `request` as fit, with the pages that the ranks do not know of."""
+    def add(self, request: Request) -> None:
+        """As many of the remaining tokens of `request` as fit, with the pages that the ranks do not know of."""
         start, sent = request.granted, request.sent
-        count = min(remaining, self.tokens_left)
-        samples = count == remaining
         from_last = request.pending > 0
+        count, samples = request.grant(self.tokens_left)
         self.rows.append(BatchRow(request.id, start, count, sent, request.table[sent:], samples, from_last))
         self.requests.append(request)
         self.tokens_left -= count
         request.sent = len(request.table)
-        request.granted = start + count
-        request.pending += samples
         request.flights += 1
 
 
@@ -99,9 +108,7 @@ class Scheduler:
         self._arrivals = 0
         self._passes = self._voids = self._preemptions = 0
         self._stopping = False
-        self._gauges = self.gauges()
-        # Room to grow for those that run, so that an admission does not preempt at once.
-        self._headroom = limits.pages // 100
+        self._gauges: Gauges | None = None  # so that the first report tells the size of the pool
 
     def take(self, intake: Iterable[Intake]) -> list[Relayed]:
         """Takes requests and aborts; returns what the other ranks must learn before the next plan.
@@ -168,10 +175,8 @@ class Scheduler:
             elif void:
                 self._retry(request, output)
             else:
-                request.retries = 0
-                request.computed += row.count
+                request.take_output(row.count, token is not None)
                 if token is not None:
-                    request.pending -= 1
                     self._extend(request, token)
             if request.leaving and not request.flights:
                 self._settle(request)
@@ -234,7 +239,7 @@ class Scheduler:
                 f"{prompt} prompt tokens and max_tokens {new.max_tokens} are {prompt + new.max_tokens}, "
                 f"more than the context of {limits.max_context}"
             )
-        if (pages := limits.pages_for(prompt + new.max_tokens - 1)) > limits.pages:
+        if (pages := limits.pages_for(most_positions(prompt, new.max_tokens))) > limits.pages:
             return (
                 f"{prompt} prompt tokens and max_tokens {new.max_tokens} take {pages} pages of {limits.page_size}, "
                 f"the pool has {limits.pages}"
@@ -243,7 +248,12 @@ class Scheduler:
 
     def _enqueue(self, new: Submit) -> None:
         request = Request(
-            new.request, self._arrivals, list(new.prompt), len(new.prompt), new.max_tokens, frozenset(new.stop_tokens)
+            id=new.request,
+            arrival=self._arrivals,
+            tokens=list(new.prompt),
+            prompt_length=len(new.prompt),
+            max_tokens=new.max_tokens,
+            stop_tokens=frozenset(new.stop_tokens),
         )
         self._arrivals += 1
         self.requests[request.id] = request
@@ -261,7 +271,7 @@ class Scheduler:
     def _yield_page(self, slot: int) -> None:
         """Gives a page up when an older request of another slot is starved."""
         running, starved = self._running[slot], self._starved
-        if starved and not self.pool.free and running and running[-1].arrival > starved.arrival:
+        if starved and running and yields(self.pool.free, self._coming, running[-1].arrival, starved.arrival):
             self._preempt(running[-1])
 
     def _decode(self, slot: int, batch: Batch) -> list[Request]:
@@ -275,62 +285,64 @@ class Scheduler:
             if remaining > 1:
                 prefilling.append(request)
             elif remaining and self._grow(request, slot):
-                batch.add(request, 1)
+                batch.add(request)
         return prefilling
 
     def _prefill(self, prefilling: list[Request], batch: Batch) -> None:
         for request in prefilling:
             if batch.tokens_left and request.slot is not None:
-                batch.add(request, request.remaining)
+                batch.add(request)
 
     def _admit(self, slot: int, batch: Batch) -> None:
         """Admits from the head of the queue, with pages for all known tokens, until the slot has its share."""
         running = self._running[slot]
-        share = min(self._fair_share(slot), self.limits.max_batch_rows)
-        while self._waiting and batch.tokens_left and len(running) < share:
+        share, rows = self._fair_share(slot), self.limits.max_batch_rows
+        while self._waiting and has_room(len(running), share, rows, batch.tokens_left):
             request = self._waiting[0]
-            needed = self.limits.pages_for(len(request.tokens))
-            spare = self._headroom if any(self._running) else 0
-            if needed + spare > self._available(request):
+            needed = self.limits.pages_for(request.known)
+            if not fits(needed, headroom(self.limits.pages, any(self._running)), self._available(request)):
                 return
             del self._waiting[0]
             request.table = self.pool.allocate(needed) or []
             request.slot = slot
             insort(running, request, key=_arrival)
-            batch.add(request, request.remaining)
+            batch.add(request)
 
     def _fair_share(self, slot: int) -> int:
         """How many of all requests, waiting ones too, the slot should run so that no two slots differ by over one."""
-        share, extra = divmod(len(self.requests), self.limits.slots)
+        share, extra = even_share(len(self.requests), self.limits.slots)
         above = sum(len(running) > share for other, running in enumerate(self._running) if other != slot)
-        return share + (above < extra)
+        return fair_share(share, extra, above)
 
     # Pages
 
     def _available(self, request: Request) -> int:
         """Free pages that `request` may take: one is kept for an older request that is starved."""
-        kept = self._starved is not None and self._starved.arrival < request.arrival
-        return self.pool.free - kept
+        return available(self.pool.free, self._starved is not None and self._starved.arrival < request.arrival)
 
     def _grow(self, request: Request, slot: int) -> bool:
         """Gives a decoding request the page of its next position; False when it must wait or was preempted."""
-        if request.granted < len(request.table) * self.limits.page_size:
+        if not request.needs_page(len(request.table), self.limits.page_size):
             return True
         while self._available(request) < 1:
-            if self._coming:
-                self._coming -= 1
-                return False
             youngest = self._running[slot][-1]
-            if youngest is request and self._is_oldest(request):
+            what = remedy(self._coming, youngest is request, self._is_oldest(request))
+            if what == "preempt":
+                self._preempt(youngest)
+                if youngest is request:
+                    return False
+                continue
+            self._coming = max(self._coming - 1, 0)
+            if what == "keep":
                 self._starved = request
-                return False
-            self._preempt(youngest)
-            if youngest is request:
-                return False
+            return False
         request.table += self.pool.allocate(1) or []
+        self._starves_no_longer(request)
+        return True
+
+    def _starves_no_longer(self, request: Request) -> None:
         if self._starved is request:
             self._starved = None
-        return True
 
     def _is_oldest(self, request: Request) -> bool:
         return all(request.arrival <= running[0].arrival for running in self._running if running)
@@ -349,8 +361,7 @@ class Scheduler:
         else:
             self._running[request.slot].remove(request)
             request.slot = None
-        if self._starved is request:
-            self._starved = None
+        self._starves_no_longer(request)
         if request.flights:
             request.leaving = True
             self._leaving.append(request)
@@ -365,7 +376,8 @@ class Scheduler:
             self._leaving.remove(request)
         self.pool.release(request.table)
         request.table = []
-        request.computed = request.granted = request.sent = 0
+        request.sent = 0
+        request.start_over()
         if request.aborted and not request.ended:
             self._finish(request, "abort")
         if request.ended:
@@ -386,10 +398,10 @@ class Scheduler:
 
     def _retry(self, request: Request, output: Output) -> None:
         """The same row again, with the whole block table: some ranks saw the last one, some did not."""
-        request.granted, request.pending, request.sent = request.computed, 0, 0
+        request.sent = 0
         request.rewinds += 1
-        request.retries += 1
-        if request.retries > self.limits.max_retries:
+        self._starves_no_longer(request)  # its pages hold what it runs again
+        if not request.take_void(self.limits.max_retries):
             refusal = f"refused {request.retries} times, last by rank {output.refused_by}: {output.refusal}"
             self._finish(request, "error", error=refusal)
             self._leave(request)

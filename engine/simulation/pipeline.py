@@ -92,13 +92,15 @@ class EndlessError(RuntimeError):
 
 
 class SimulatedRecorder:
-    """The ring of one rank, stamped with virtual time; a row costs `row_time`, and one without a wire may be a step.
+    """The ring of one rank, stamped with virtual time; each row costs its time, and one without a wire may be a step.
 
     Raises `EndlessError` after `most_rows` rows.
     """
 
-    def __init__(self, hub: Hub, rank: int, role: Role, ring: RingRecorder, row_time: int, most_rows: int) -> None:
-        self._hub, self._rank, self._ring, self._row_time = hub, rank, ring, row_time
+    def __init__(
+        self, hub: Hub, rank: int, role: Role, ring: RingRecorder, row_times: Sequence[int], most_rows: int
+    ) -> None:
+        self._hub, self._rank, self._ring, self._row_times = hub, rank, ring, row_times
         self._left = most_rows
         self._local = [row.operation is None or isinstance(row.operation, Local) for row in role.rows]
         self.done = ring.done
@@ -110,7 +112,7 @@ class SimulatedRecorder:
         if self._left < 0:
             raise EndlessError(f"pass {this_pass} and no end")
         if self._hub.timed:
-            self._hub.spend(self._rank, self._row_time)
+            self._hub.spend(self._rank, self._row_times[row])
         elif self._local[row]:
             self._hub.wait_until(self._rank, "local", "", lambda: True, None)
 
@@ -118,6 +120,7 @@ class SimulatedRecorder:
 class Simulation:
     """A pipeline of `ranks` ranks of `table` over simulated wires, traced into `directory`.
 
+    Rows cost `row_time` nanoseconds, or what `row_times` says by name.
     `spend(rank, tokens, samples)` is how long a forward takes, in nanoseconds; `refuse(rank)` may give what makes a
     rank refuse decisions. `scheduler`, `books` and `bindings` replace production's (tests plant faults there).
     """
@@ -137,6 +140,7 @@ class Simulation:
         refuse: Callable[[int], Callable[[Decision], str] | None] = lambda rank: None,
         on_report: Callable[[int, Report], None] = lambda time, report: None,
         row_time: int = 0,
+        row_times: Mapping[str, int] | None = None,
         gate_bound: float = 60.0,
         ring_capacity: int = 1 << 12,
         most_rows: int = 1 << 40,
@@ -176,7 +180,8 @@ class Simulation:
                 self._clock(rank),
             )
             self._recorders.append(ring)
-            recorder = SimulatedRecorder(self.hub, rank, program.role, ring, row_time, most_rows)
+            times = [(row_times or {}).get(row.name, row_time) for row in program.role.rows]
+            recorder = SimulatedRecorder(self.hub, rank, program.role, ring, times, most_rows)
             wires = Endpoints(self.network.outgoing_ends(rank), self.network.incoming_ends(rank), gate_bound)
             called = bindings(rank, binding_table(owner, program.bindings))
             mains.append(partial(run, program, called, wires, recorder))

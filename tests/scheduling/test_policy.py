@@ -184,6 +184,17 @@ def test_page_is_kept_for_a_starved_request_only_while_it_lives():
     assert shape(driver.step(Abort(1))) == [(3, 0, 8, True)]
 
 
+def test_whoever_comes_and_is_aborted_in_flight_takes_no_page_that_the_oldest_waits_for():
+    driver = Driver(scheduler_of(slots=2, pages=3))
+    driver.step(submit(1, 4, 5), submit(2, 8, 9))
+    driver.step()
+    for new in range(3, 6):  # each time request 1 is planned, pages are coming, and somebody wants them
+        if shape(driver.step(Abort(new - 1), submit(new, 8, 9))) == [(1, 4, 1, True)]:
+            return
+        driver.step()
+    pytest.fail("request 1 gets no page")
+
+
 def test_abort_while_waiting_running_and_in_flight():
     driver = Driver(scheduler_of(max_batch_rows=1))
     driver.step(submit(1, 2), submit(2, 2))
@@ -318,7 +329,7 @@ def test_limits_out_of_range_are_named(change, text):
 
 def test_gauges_are_reported_when_they_change():
     scheduler = scheduler_of()
-    assert scheduler.take_reports() == []
+    assert scheduler.take_reports() == [Gauges(0, 0, 0, 64, 64)]
     scheduler.take([submit(1, 2)])
     assert scheduler.take_reports() == [Gauges(0, 1, 0, 64, 64)]
     scheduler.plan(0, 0)

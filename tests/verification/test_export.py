@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from headway.cli import main
-from headway.spec.language import SpecError
 from headway.spec.serving import serving_table
 from headway.spec.table import Protocol
-from headway.spec.transports import LAZY, POSTED, RENDEZVOUS, credits, stream_ordered
+from headway.spec.transports import DROPPED, LAZY, POSTED, RENDEZVOUS, credits, stream_ordered
 from headway.spec.workload import Workload
-from headway.verification.export import promela, run_spin, spin_installed
+from headway.verification.export import run_spin, spin_installed
 from headway.verification.model import Model
 from headway.verification.reference import search
 
@@ -18,7 +17,9 @@ needs_spin = pytest.mark.skipif(not spin_installed(), reason="SPIN is not instal
 
 
 @needs_spin
-@pytest.mark.parametrize("transport", [POSTED, RENDEZVOUS, LAZY, stream_ordered(1)], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "transport", [POSTED, RENDEZVOUS, LAZY, stream_ordered(1), credits(1), DROPPED], ids=lambda t: t.name
+)
 @pytest.mark.parametrize(("ranks", "slots", "refusals"), [(1, 2, 0), (2, 2, 1), (2, 3, 0)])
 def test_spin_counts_the_same_states(ranks, slots, refusals, transport):
     model = Model(Workload(2, 2, refusals).attach(serving_table()), ranks, slots, transport=transport)
@@ -46,12 +47,6 @@ def test_spin_finds_the_same_mutants_faulty(role, row):
     model = Model(table, 3 if role == "middle" else 2, 3)
     ours = search(model, reduced=True)
     assert run_spin(model).holds == ours.holds
-
-
-def test_what_has_no_translation_is_named():
-    model = Model(serving_table(), 2, 2, transport=credits(1))
-    with pytest.raises(SpecError, match=r"channel 'chain': transport credits\(1\)"):
-        promela(model)
 
 
 def test_the_command_prints_a_model(capsys):

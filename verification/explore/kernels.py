@@ -2,8 +2,8 @@
 
 States are rows of int64 words; (F, states, i) is one of them. Arrays are those of `tables.Tables` (G globals, F fields,
 R rank base, L locals, A after, E edges, Q queues, C contents, B by channel, P pushed, M message edge, J joint,
-D change); they are passed one by one, because reading them from a tuple costs a reference count each. Each predicate is the compiled counterpart
-of the one of the same name in `verification.network`.
+D change); they are passed one by one, because reading them from a tuple costs a reference count each. Each predicate is
+the compiled counterpart of the one of the same name in `verification.network`.
 """
 # mypy: disable-error-code="no-untyped-def"
 # ruff: noqa: SIM114 (loops and branches as numba compiles them best)

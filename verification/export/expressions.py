@@ -66,7 +66,7 @@ def promela_expression(
     if isinstance(expr, Posted):
         return f"r{rank}_held_{expr.channel}"
     if isinstance(expr, ThisPass):
-        return f"r{rank}_pass"
+        return f"r{rank}_pass" if names.window > 1 else "0"
     if isinstance(expr, Slot):
         return f"(r{rank}_pass % {parameters['L']})"
     if isinstance(expr, Op):
