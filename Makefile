@@ -36,5 +36,8 @@ verify: $(VENV)/.serving
 verify-deep: $(VENV)/.testing
 	HEADWAY_SCHEDULES=10000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/link/test_simulation.py
 
+bench: $(VENV)/.testing
+	$(BIN)/python benchmarks/search.py
+
 clean:
 	rm -rf $(VENV) build *.egg-info
