@@ -44,15 +44,19 @@ def durations(trace: RankTrace) -> np.ndarray:
 
 
 def stage_time(trace: RankTrace) -> StageTimes:
-    """The mean over all passes: what a busy machine adds to some of them belongs to the prediction."""
+    """What each pass took: what a busy machine adds to some of them belongs to the prediction."""
     computes = [
         index
         for index, row in enumerate(trace.role.rows)
         if isinstance(row.operation, Local) and row.operation.nature == "compute"
     ]
-    launches = [index for index in computes if trace.role.rows[index].at == "launch"]
     taken, rows = durations(trace), trace.rows[:-1]
-    return StageTimes(float(taken[np.isin(rows, computes)].sum() / max(1, np.isin(rows, launches).sum())))
+    by_pass: dict[int, float] = {}
+    for index in np.flatnonzero(np.isin(rows, computes)):
+        this_pass = int(trace.passes[index])
+        by_pass[this_pass] = by_pass.get(this_pass, 0.0) + float(taken[index])
+    measured = list(by_pass.values())
+    return StageTimes(statistics.fmean(measured), measured_us=measured)
 
 
 def host_times(traces: Sequence[RankTrace]) -> dict[str, float]:
@@ -67,24 +71,21 @@ def host_times(traces: Sequence[RankTrace]) -> dict[str, float]:
                 continue
             waits = not (operation is None or isinstance(operation, Local | Post))
             kinds.setdefault(row.name, (waits, []))[1].extend(taken[trace.rows[:-1] == index].tolist())
-    return {
-        name: float(np.percentile(times, 5)) if waits else statistics.fmean(times)
-        for name, (waits, times) in kinds.items()
-        if times
-    }
+    return {name: min(times) if waits else statistics.fmean(times) for name, (waits, times) in kinds.items() if times}
 
 
 def link_time(table: Protocol, traces: Sequence[RankTrace], kind: str) -> float:
-    """The least time from a post to the end of its receive, over all channels of a kind, in microseconds."""
+    """The median time from a post to the end of a receive that was waiting for it, in microseconds."""
     ranks, found = len(traces), []
     for channel in table.channels:
         if channel.kind != kind or channel.path != "forward":
             continue
         for source in range(ranks - 1):
             sent = _times(traces[source], Post, channel.name, 0)
+            waits = _times(traces[source + 1], Receive, channel.name, 0)
             taken = _times(traces[source + 1], Receive, channel.name, 1)
-            found += [(taken[n] - sent[n]) / 1000 for n in sent.keys() & taken.keys()]
-    return float(np.percentile(found, 5)) if found else 0.0
+            found += [(taken[n] - sent[n]) / 1000 for n in sent.keys() & taken.keys() if waits[n] < sent[n]]
+    return statistics.median(found) if found else 0.0
 
 
 def _times(trace: RankTrace, kind: type, channel: str, after: int) -> dict[int, int]:

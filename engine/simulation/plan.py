@@ -19,11 +19,21 @@ from headway.spec.transports import parse_transport
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """A forward of one stage, in microseconds: a fixed part, a part per token, and one per request that samples."""
+    """A forward of one stage, in microseconds: a fixed part, a part per token, and one per request that samples.
+
+    With `measured_us`, durations that were measured, these are taken in turn instead.
+    """
 
     base_us: float
     token_us: float = 0.0
     sample_us: float = 0.0
+    measured_us: list[float] = []
+
+    def of(self, ordinal: int, tokens: int, samples: int) -> float:
+        """How long the forward number `ordinal` takes, of so many tokens and samples."""
+        if self.measured_us:
+            return self.measured_us[ordinal % len(self.measured_us)]
+        return self.base_us + self.token_us * tokens + self.sample_us * samples
 
 
 class ModelTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +52,11 @@ class ModelTimes(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_us: float = 0.0
     tensor: str = "posted"
 
-    def stage(self, rank: int, ranks: int) -> StageTimes:
-        """Of one rank; raises ValueError when there are neither as many entries as ranks nor one."""
+    def by_rank(self, ranks: int) -> list[StageTimes]:
+        """Of each rank; raises ValueError when there are neither as many entries as ranks nor one."""
         if len(self.stages) not in (1, ranks):
             raise ValueError(f"stages has {len(self.stages)} entries; allowed: 1, or {ranks}, the number of ranks")
-        return self.stages[rank % len(self.stages)]
+        return self.stages if len(self.stages) == ranks else self.stages * ranks
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -79,11 +89,12 @@ def plan(
 
     Raises ValueError for wrong times, RuntimeError when the ranks do not come to their end.
     """
-    busy, arrived, seen = [0] * ranks, {}, dict[int, list[int]]()
+    stages = times.by_rank(ranks)
+    busy, forwards, arrived, seen = [0] * ranks, [0] * ranks, dict[int, int](), dict[int, list[int]]()
 
     def spend(rank: int, tokens: int, samples: int) -> int:
-        stage = times.stage(rank, ranks)
-        duration = int(1000 * (stage.base_us + stage.token_us * tokens + stage.sample_us * samples))
+        duration = int(1000 * stages[rank].of(forwards[rank], tokens, samples))
+        forwards[rank] += 1
         busy[rank] += duration
         return duration
 
