@@ -116,9 +116,10 @@ class Served:
         deadline = time.monotonic() + bound
         while True:
             gauges = self.gauges()
-            busy = gauges["headway_requests_running"] + gauges["headway_requests_waiting"]
-            if not busy and gauges["headway_kv_pages_free"] == gauges["headway_kv_pages"]:
-                return gauges
+            if "headway_requests_running" in gauges:  # rank 0 reports once it has begun its first pass
+                busy = gauges["headway_requests_running"] + gauges["headway_requests_waiting"]
+                if not busy and gauges["headway_kv_pages_free"] == gauges["headway_kv_pages"]:
+                    return gauges
             assert time.monotonic() < deadline, gauges
             time.sleep(0.05)
 
