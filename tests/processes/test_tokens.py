@@ -52,7 +52,7 @@ def test_greedy_tokens_in_a_busy_batch(pipeline):
     ]
     assert [answer.tokens for answer in pipeline.together(jobs)] == expected
     passes = pipeline.await_rest()["headway_passes_total"] - before
-    assert passes < sum(map(len, expected)) / 2, "the requests did not share passes"
+    assert passes < sum(map(len, expected)), "the requests did not share passes: alone they take one a token"
 
 
 @in_crowd
