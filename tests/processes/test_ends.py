@@ -32,6 +32,16 @@ def table():
     return edit(serving_table(), move("post chain", after="flush decision", roles=["first"]))
 """
 
+OWN_FEED = """
+from headway.spec.edits import drop_step, edit, move
+from headway.spec.serving import serving_table
+
+def table():
+    both = ["first", "middle"]
+    awaited = move("flush chain", after="post chain", roles=both)
+    return edit(serving_table(), awaited, drop_step("settle chain", roles=both))
+"""
+
 REFUSING = """
 import headway.engine.pipeline as pipeline
 make = pipeline.Settings
@@ -106,6 +116,30 @@ def test_a_swapped_table_is_refused_and_gets_stuck_where_the_search_says(serving
     assert [(p["rank"], p["row"], p["waits_on"]) for p in stall["positions"]] == predicted
     assert stall["cycle"] == [0, 1]
     assert "stuck in a cycle rank 0 -> rank 1 -> rank 0" in errors
+
+
+def test_ranks_that_await_their_own_feed_get_stuck_where_the_search_says(serving, headway, tmp_path):
+    """The chain is awaited right after its post: four busy ranks then wait in a ring, whatever the timing."""
+    path = tmp_path / "own_feed.py"
+    path.write_text(OWN_FEED)
+    name = f"{path}:table"
+    found = explore(Model(Workload(3, 2, 0).attach(load_table(name)), 4, 4), reduced=True).counterexample
+    assert found is not None
+    predicted = [(w.rank, w.row, w.on) for w in found.positions]
+    assert [w.rank for w in found.cycle] == [0, 1, 2, 3]
+
+    refused = headway("serve", "--table", name, "--pp", "4", "--port", "0")
+    assert refused.returncode == 2
+    assert "no certificate covers table" in refused.stderr
+
+    with serving("--pp", "4", *SMALL, "--table", name, "--unproved", "--stall-bound", "2") as served:
+        answers = served.together([lambda: served.generate(CASE["prompt_ids"], 200, **GREEDY)] * 8)
+        assert served.ended() == 1
+        errors = served.stderr()
+    stall = next(json.loads(line) for line in errors.splitlines() if line.startswith("{"))
+    assert [(p["rank"], p["row"], p["waits_on"]) for p in stall["positions"]] == predicted
+    assert stall["cycle"] == [0, 1, 2, 3]
+    assert all("stuck in a cycle rank 0 -> rank 1 -> rank 2 -> rank 3 -> rank 0" in answer.error for answer in answers)
 
 
 @pytest.mark.parametrize(("ranks", "rank"), [("4", 1), ("3", 2)], ids=["passed on void", "last"])
